@@ -89,7 +89,7 @@ nightly: test-all soak sanitize
 # What tests run. Without its system libraries the server is left out, and its tests are skipped;
 # likewise those of object stores, HDFS, Kafka and Redis.
 tested: build $(VENV)/core_module.stamp $(VENV)/dev.stamp $(VENV)/horovod.stamp
-	$(MAKE) --no-print-directory -j$(shell nproc) -C tests/cc build
+	$(MAKE) --no-print-directory -j$(shell nproc) -C tests/cc build TF=$(TF)
 	-$(MAKE) --no-print-directory build/server/program.stamp
 	-$(MAKE) --no-print-directory $(VENV)/storage.stamp
 

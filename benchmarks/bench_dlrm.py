@@ -14,7 +14,7 @@ With `--compiled` the step is measured a second time: ids packed by `ge.route_id
 packs them, and all dense ops one XLA program (`ge.training.make_step`); and so is the step of the
 tables alone. Both are measured once more with `--steps-per-call` steps in one function, one call of
 which makes them all. `--peer FILE` shows the best step of PyTorch and FBGEMM beside it, from the
-figures of bench_dlrm_torch.py on the same machine.
+figures of peers/dlrm_torch.py on the same machine.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
@@ -48,7 +48,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import numpy as np
 import report
 import tensorflow as tf
-from dlrm_pictures import add_peer, plot
+from parts.dlrm_pictures import add_peer, plot
 from tensorflow_ranks import (
     TRANSPORTS,
     device_name,
@@ -87,7 +87,7 @@ def parse_arguments():
     parser.add_argument(
         "--steps-per-call", type=int, default=10, help="compiled steps in one function"
     )
-    parser.add_argument("--peer", default=None, help="figures of bench_dlrm_torch.py --json")
+    parser.add_argument("--peer", default=None, help="figures of peers/dlrm_torch.py --json")
     parser.add_argument("--through", choices=TRANSPORTS, default="peer_memory")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)

@@ -10,83 +10,15 @@ sets of ids in turn. Values are checked first, on samples drawn at random, in fl
 """
 
 import argparse
-import importlib.util
-import statistics
-import sys
-from pathlib import Path
 
 import numpy as np
-from devices import choose_device
+from kernel_runner import NUM_SETS, Runner, add_workloads, start
 from report import print_table, write_results
-from workloads import ALPHAS, POOLED, WORKLOADS, ids_from_uniform
-
-ROOT = Path(__file__).resolve().parents[1]
-CORE = ROOT / "tests" / "support"  # where buildtools.core_module writes it
-NUM_SETS = 3
+from workloads import WORKLOADS
 
 
-def load_core(folder):
-    """The core alone: importing it through the package would import TensorFlow."""
-    libraries = sorted(Path(folder).glob(f"_core.c*{sys.version_info.minor}-*.so"))
-    if not libraries:
-        sys.exit(
-            f"no _core library for this Python in {folder}; run `python -m buildtools.core_module`"
-        )
-    spec = importlib.util.spec_from_file_location("_core", libraries[0])
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Runner:
-    """One workload on a device: tables, outputs, and a Group for each set of ids."""
-
-    def __init__(self, core, device, workload, dtype, alpha):
-        self.core, self.device, self.dtype = core, device, dtype
-        self.workload = device.shape(workload)
-        w = self.workload
-        self.tables = [device.normal((r, d), dtype) for r, d in zip(w.rows, w.dims)]
-        self.output = device.normal((w.batch, sum(w.dims)), dtype)
-        ends = np.cumsum(w.dims)
-        outputs = [self.output[:, end - dim : end] for end, dim in zip(ends, w.dims)]
-        lengths = np.repeat(w.hotness, w.batch)
-        self.row_splits = device.int64(np.concatenate([[0], lengths.cumsum()]))
-        self.ids = [self.draw_ids(alpha) for _ in range(NUM_SETS)]
-        self.groups = [self.make_group(outputs, ids) for ids in self.ids]
-
-    def make_group(self, outputs, ids):
-        count = len(self.tables)
-        return self.core.Group(
-            tables=self.tables, outputs=outputs, ids=ids, row_splits=self.row_splits,
-            dtype=self.dtype, table_of_feature=list(range(count)), combiners=["sum"] * count,
-            max_norms=[0.0] * count, allocate=self.device.allocate)  # fmt: skip
-
-    def draw_ids(self, alpha):
-        w, device = self.workload, self.device
-        return device.concatenate(
-            [
-                ids_from_uniform(device.uniform(h * w.batch), rows, alpha, device.int64)
-                for h, rows in zip(w.hotness, w.rows)
-            ]
-        )
-
-    def median(self, run):
-        """run(i): with set i."""
-        warm_up = 5 if self.device.name == "gpu" else 1
-        times = [
-            self.device.milliseconds(lambda i=i: run(i % NUM_SETS))
-            for i in range(warm_up + self.device.repeats)
-        ]
-        return statistics.median(times[warm_up:])
-
-    def samples_of(self, feature, ids, count):
-        """(samples, [count, hotness] ids) of samples drawn at random."""
-        w = self.workload
-        samples = np.random.default_rng(feature).integers(0, w.batch, count)
-        hotness = w.hotness[feature]
-        first = w.batch * sum(w.hotness[:feature])
-        at = first + samples[:, None] * hotness + np.arange(hotness)
-        return samples, self.device.host(ids[self.device.int64(at)])
+class Kernels(Runner):
+    """A Runner whose functions are checked and timed one by one."""
 
     def check(self):
         """Forward and backward against float64, on some samples and rows of each feature."""
@@ -215,42 +147,23 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=110)
 
 
-def make_parser(doc):
-    """The arguments that benchmarks of the core share."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=POOLED)
-    parser.add_argument("--dtypes", nargs="+", choices=["float32", "float16"])
-    parser.add_argument("--alphas", nargs="+", type=float, default=ALPHAS)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_workloads(parser)
     parser.add_argument("--json", help="file to write")
     parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
-    parser.add_argument("--core", default=CORE, help="folder of the library")
-    return parser
-
-
-def start(args):
-    """(core, device, GB/s of a copy there, what the figures are measured on)"""
-    core = load_core(args.core)
-    device = choose_device(core, args.cpu)
-    copy = device.copy_bandwidth()
-    about = device.about() | {"copy GB/s": round(copy, 1), "sizes": device.name}
-    print(about, flush=True)
-    return core, device, copy, about
-
-
-def main():
-    args = make_parser(__doc__).parse_args()
-    core, device, copy, about = start(args)
+    options = parser.parse_args()
+    core, device, copy, about = start(options)
     rows = []
-    for name in args.workloads:
-        for dtype in args.dtypes or device.dtypes:
-            for alpha in args.alphas:
-                runner = Runner(core, device, WORKLOADS[name], dtype, alpha)
-                row = {"workload": name, "dtype": dtype, "alpha": alpha} | runner.measure(copy)
+    for name in options.workloads:
+        for dtype in options.dtypes or device.dtypes:
+            for alpha in options.alphas:
+                kernels = Kernels(core, device, WORKLOADS[name], dtype, alpha)
+                row = {"workload": name, "dtype": dtype, "alpha": alpha} | kernels.measure(copy)
                 rows.append(row)
-                del runner
+                del kernels
     print_table(rows)
-    write_results(args, about, rows, plot)
+    write_results(options, about, rows, plot)
 
 
 if __name__ == "__main__":

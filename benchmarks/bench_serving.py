@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """ge-serve under load: how long answers take, how many there are, what updates cost.
 
-A client in C++ (serving_load.cc) sends TensorFlow Serving's requests over gRPC from one thread, on
-the cores that the server has too; its processor time is in the tables. Ratios are of one run, by
-turns, and figures the medians of the turns. Parts, of which --only chooses some:
+A client in C++ (parts/serving_load.cc) sends TensorFlow Serving's requests over gRPC from one
+thread, on the cores that the server has too; its processor time is in the tables. Ratios are of one
+run, by turns, and figures the medians of the turns. Parts, of which --only chooses some:
 
 * single: a sample a request, 26 features x 5 ids: keyed tables, tables by row number, and stock
   lookups in the same server; 1 and 8 requests in flight;
@@ -16,17 +16,18 @@ turns, and figures the medians of the turns. Parts, of which --only chooses some
   from the time at which they were due;
 * updates: the same load while --changed rows and the dense weights change each second, beside the
   same load without; and a stock model's, whose next version is loaded meanwhile;
-* publish: from the call of Publisher.publish to the first answer of the version, by files;
+* publish: from the call of Publisher.publish until its version is acknowledged, and served, for
+  each of --targets;
 * start: from the start of the process until it answers, with a table of --start-rows rows;
 * int8: AUC on MovieLens of rows in int8 beside float32, and the time of lookups out of cache.
 
     python benchmarks/bench_serving.py [--only PART ...] [--rows 1000000] [--seconds 5] [--turns 5]
+                                       [--targets file kafka redis s3] [--publishes 100]
                                        [--json FILE] [--plot FILE.png]
 """
 
 import argparse
 import contextlib
-import itertools
 import os
 import statistics
 import subprocess
@@ -37,18 +38,17 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import serving_int8
-import serving_updates
+from parts import serving_int8, serving_publish, serving_updates
+from parts.serving_client import Client, medians_of
+from parts.serving_pictures import plot
 from report import machine, print_table, write_results
-from serving_client import Client, medians_of
 from serving_models import Features, write_requests
-from serving_pictures import plot
 
 from group_embedding.serving.server import ServerProcess
 
 IN_FLIGHT, MANY_IN_FLIGHT = 8, 32
 DRAWN = ("histogram", "over time", "commits")  # of a row: not in the table
-PYTHON_SERVER = Path(__file__).with_name("serving_python_server.py")
+PYTHON_SERVER = Path(__file__).with_name("peers") / "python_server.py"
 
 
 def parse_arguments():
@@ -63,12 +63,14 @@ def parse_arguments():
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--changed", type=int, default=100_000, help="rows of a delta")
+    parser.add_argument("--targets", nargs="+", choices=serving_publish.TARGETS, default=["file"])
+    parser.add_argument("--publishes", type=int, default=100, help="to each target")
     parser.add_argument("--start-rows", type=int, default=10_000_000)
     parser.add_argument("--seconds", type=float, default=5, help="of a turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--data", help="a folder with ml-100k.inter; it is fetched otherwise")
     parser.add_argument("--folder", type=Path, help="for models and versions")
-    parser.add_argument("--client", type=Path, help="the compiled serving_load.cc")
+    parser.add_argument("--client", type=Path, help="the compiled parts/serving_load.cc")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     return parser.parse_args()
@@ -205,7 +207,7 @@ PARTS = {
     "many": run_many,
     "open": run_open,
     "updates": serving_updates.run_updates,
-    "publish": serving_updates.run_publish,
+    "publish": serving_publish.run_publish,
     "start": serving_updates.run_start,
     "int8": serving_int8.run_int8,
 }
@@ -220,9 +222,7 @@ def main():
             folder = Path(scratch) / part
             folder.mkdir()
             of_part = list(PARTS[part](options, client, folder))
-            for _, table in itertools.groupby(of_part, lambda row: row["part"]):
-                print_table([{k: v for k, v in r.items() if k not in DRAWN} for r in table])
-                print()
+            print_table([{k: v for k, v in r.items() if k not in DRAWN} for r in of_part])
             rows += of_part
     about = machine() | {"rows": options.rows, "dim": options.dim, "batch": options.batch}
     write_results(options, about, rows, plot)

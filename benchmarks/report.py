@@ -1,9 +1,13 @@
-"""Shows a benchmark's figures: a table, a JSON file, a picture."""
+"""The command line of a benchmark, and what it shows: a table, a JSON file, a picture."""
 
+import argparse
 import datetime
+import importlib
+import itertools
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -26,14 +30,12 @@ def machine():
 
 
 def print_table(rows):
-    """Rows are dicts with the same keys, which are the headings."""
-    if not rows:
-        return
-    headings = list(rows[0])
-    lines = [headings, *([_text(row[h]) for h in headings] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    for line in lines:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), flush=True)
+    """Prints dicts, whose keys are the headings: a table for rows with the same ones."""
+    for headings, table in itertools.groupby(rows, tuple):
+        lines = [headings, *([_text(value) for value in row.values()] for row in table)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+        for line in lines:
+            print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), flush=True)
 
 
 def _text(value):
@@ -52,8 +54,34 @@ def write_results(arguments, about, rows, plot):
     """Writes the files of `--json` and `--plot`. plot(path, about, rows) draws the picture."""
     if arguments.json:
         write_json(arguments.json, about, rows)
-    if arguments.plot:
+    if getattr(arguments, "plot", None):
         import matplotlib
 
         matplotlib.use("Agg")  # there may be no display
         plot(arguments.plot, about, rows)
+
+
+def run_part(program, parts, doc):
+    """Runs the part that the command line names, such as `bench_ranks.py hosts --delays 0 5`.
+
+    Args:
+        program: The first word of the names of the parts' modules: `ranks` for `ranks_hosts.py`.
+        parts: The names of the parts. `add_options(parser)` of a part's module adds its options;
+            `run(options)` returns what was measured on which machine, and the rows of its table;
+            `plot(path, about, rows)`, if the module has it, draws them.
+        doc: The docstring of the program, which `--help` shows.
+    """
+    shown = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(description=doc, **shown)
+    parser.add_argument("part", choices=parts)
+    part = parser.parse_args(sys.argv[1:2]).part
+    module = importlib.import_module(f"parts.{program}_{part}")
+    parser = argparse.ArgumentParser(f"{parser.prog} {part}", description=module.__doc__, **shown)
+    module.add_options(parser)
+    parser.add_argument("--json", help="file to write the figures to")
+    if hasattr(module, "plot"):
+        parser.add_argument("--plot", help="picture to write, a .png")
+    options = parser.parse_args(sys.argv[2:])
+    about, rows = module.run(options)
+    print_table(rows)
+    write_results(options, about, rows, getattr(module, "plot", None))

@@ -202,6 +202,17 @@ def is_public(module, name):
     return name in made or name in PLAIN or (PACKAGE / folder / name / "__init__.py").exists()
 
 
+def test_the_library_has_at_most_fourteen_folders():
+    folders = {
+        folder_of(name_of(f))
+        for f in PACKAGE.rglob("*.py")
+        if f.parent != PACKAGE and extension_of(name_of(f)) is None and f.stem != "__init__"
+    }
+
+    assert "ranks/exchange" in folders
+    assert len(folders) <= 14, folders
+
+
 def test_the_library_imports_no_extension():
     library = [
         f

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,42 +17,73 @@ from group_embedding.testing import launch, stop
 
 ROOT = Path(__file__).resolve().parents[1]
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
-COMMANDS = {  # by benchmark, and what is special about a second one of it
-    "bench_budget": "--keys 1000 --batch 100 --dim 4 --steps 20 --stream 3000",
-    "bench_data": "--rows 4000 --batch 64 --seconds 0.05 --turns 1",
-    "bench_config_memory": "--gigabytes 0.01 --gibibytes 4 --steps 3",
-    "bench_dense_update": "--batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",
-    "bench_lookup": "--features 2 --batch 8 --rows 50 --seconds 0.05",
-    "bench_first_call": "--features 2 3",
-    "bench_dlrm": "--batch 64 --rows 100 --steps 30 --compiled",
-    "bench_dlrm keyed": "--batch 64 --rows 100 --steps 30 --keyed",
-    "bench_dlrm 16 bits": "--batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",
-    "bench_kernel": "--cpu --workloads onehot26 --alphas 0",
-    "bench_publish_served": "--targets kafka --rows 2000 --changed 100 --publishes 2",
-    "bench_save": "--rows 2000 --batch 64 --steps 2 --saves 1",
-    "bench_tables": "--tables 2 3 --steps 2 --turns 1",
-    "bench_table_cpu": "--keys 3000 --dims 4 --batch 1000 --grow 5000",
-    "bench_upload": "memory://bench --rows 2000 --batch 64 --saves 1",
-    "bench_train": "--cpu --workloads onehot26 --alphas 0 --rules sgd adam",
-}
+COMMANDS = [
+    "bench_config_memory --gigabytes 0.01 --gibibytes 4 --steps 3",
+    "bench_data --rows 4000 --batch 64 --seconds 0.05 --turns 1",
+    "bench_dlrm --batch 64 --rows 100 --steps 10 --compiled",
+    "bench_dlrm --batch 64 --rows 100 --steps 10 --keyed",
+    "bench_dlrm --batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",
+    "bench_fbgemm cpu --repeats 1 --shapes 2x8x5x4x50 3x4x1x8x20",
+    "bench_fbgemm train --cpu --workloads onehot26 --alphas 0 --rules sgd adam",
+    "bench_kernel --cpu --workloads onehot26 --alphas 0",
+    "bench_lookup --features 2 --batch 8 --rows 50 --seconds 0.05",
+    "bench_ranks overlap --ranks 2 --samples 64 --rows 1000 --alphas 0 1.05",
+    "bench_save upload memory://bench --rows 2000 --batch 64 --saves 1",
+    "bench_save waits --rows 2000 --batch 64 --steps 2 --saves 1 --only evicts",
+    "bench_step dense_update --batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",
+    "bench_step first_call --features 2 3",
+    "bench_step tables --tables 2 3 --steps 2 --turns 1",
+    "bench_table budget --keys 1000 --batch 100 --dim 4 --steps 20 --stream 3000",
+    "bench_table cpu --keys 3000 --dims 4 --batch 1000 --grow 5000",
+]
 if HAS_HOROVOD:
-    COMMANDS["bench_collective_cpu"] = (
-        "--ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
+    COMMANDS.append(
+        "bench_ranks cpus --ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
-
 if bed_of_hosts_is_missing() is None:
-    COMMANDS["bench_hosts"] = "--delays 0 1 --steps 2"
+    COMMANDS.append("bench_ranks hosts --delays 1 --steps 2")
+if importlib.util.find_spec("redis"):
+    COMMANDS.append(
+        "bench_serving --only publish --targets redis --rows 2000 --changed 90 --publishes 2"
+    )
+BY_DAY = [COMMANDS[5], COMMANDS[8]]
 
-BY_DAY = ("bench_lookup",)
+
+def test_there_are_twelve_programs_and_pages_quote_each_part():
+    # Given the programs, the parts of those that have some, and pages with commands
+    programs = sorted((ROOT / "benchmarks").glob("bench_*.py"))
+    commands = [
+        f"python benchmarks/{program.name}{' ' * bool(part)}{part}"
+        for program in programs
+        for part in parts_of(program) or [""]
+    ]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "".join(page.read_text() for page in pages)
+
+    # When the commands are looked for
+    found = re.findall(r"python benchmarks/bench_\w+\.py(?: [a-z]\w*)?", text)
+
+    # Then each is on a page, and no page has another one
+    assert len(programs) <= 12
+    assert sorted(set(found)) == sorted(commands)
 
 
-@pytest.mark.parametrize("name", by_day(COMMANDS, BY_DAY, COMMANDS))
-def test_benchmark_runs(name, tmp_path):
+def parts_of(program):
+    """The names of a program's parts; none: it has no parts."""
+    match = re.search(r"run_part\(\"\w+\", \((.*)\), __doc__\)", program.read_text())
+    return re.findall(r'"(\w+)"', match[1]) if match else []
+
+
+@pytest.mark.parametrize("text", by_day(COMMANDS, BY_DAY, COMMANDS))
+def test_benchmark_runs(text, tmp_path):
     # Given a benchmark, when it runs as in the README but small
     path, picture = tmp_path / "figures.json", tmp_path / "figures.png"
-    script = ROOT / "benchmarks" / f"{name.split()[0]}.py"
-    draws = "--plot" in script.read_text()
-    command = [sys.executable, script, *COMMANDS[name].split(), "--json", path]
+    name, *options = text.split()
+    script = ROOT / "benchmarks" / f"{name}.py"
+    part = ROOT / "benchmarks" / "parts" / f"{name.removeprefix('bench_')}_{options[0]}.py"
+    code = (part if part.exists() else script).read_text()
+    draws = "def plot(" in code or '"--plot"' in code
+    command = [sys.executable, script, *options, "--json", path]
     command += ["--plot", picture] if draws else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
     # Then it prints a table, writes its figures with what they were measured on, and draws them
@@ -162,7 +194,7 @@ class OneCase:
 def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
     # Given GPUs, of which two cannot reach each other's memory
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    bench = importlib.import_module("bench_collective")
+    bench = importlib.import_module("parts.ranks_gpus")
     monkeypatch.setattr(bench, "Ranks", OneCase)
     said = "\t Link 0: 26.562 GB/s\n\t Link 1: 13.438 GB/s\n"
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
@@ -170,7 +202,7 @@ def test_what_was_measured_over_gpus_outlives_a_case_that_fails(monkeypatch):
     given = []
     # When they are measured
     with pytest.raises(RuntimeError, match="no such peer"):
-        for rows_so_far in bench.run("folder", [1, 2], workloads, bench.TRANSPORTS, profile=None):
+        for rows_so_far in bench.measure_all("folder", [1, 2], workloads, bench.TRANSPORTS, None):
             given.append(rows_so_far)
     # Then what was measured before has been given, beside one GPU
     rows = given[-1]

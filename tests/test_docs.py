@@ -260,6 +260,26 @@ def test_readme_is_short():
     assert len(lines) <= 150
 
 
+def test_guides_are_few_and_pages_of_performance_short():
+    # Given the guides of the site's three groups, the pages of figures, and the files of figures
+    nav = (ROOT / "mkdocs.yml").read_text().split("  - Guides:")[1].split("  - Reference:")[0]
+    groups = re.findall(r"^      - ([A-Z][\w ]+):\n((?: {10}- .*\n)+)", nav, re.MULTILINE)
+    lines = {f.name: len(f.read_text().splitlines()) for f in (DOCS / "performance").glob("*.md")}
+    results = [f.name for f in (ROOT / "benchmarks/results").iterdir()]
+    text = "".join(f.read_text() for f in [*PAGES, *(ROOT / "benchmarks/log").glob("*.md")])
+
+    # Then there are at most 14 guides, all of them in a group; a page has at most 80 lines
+    guides = [guide for _, pages in groups for guide in re.findall(r"guides/\w+\.md", pages)]
+    names = ["The library", "Training models", "Serving", "Coming from elsewhere"]
+    assert [name for name, _ in groups] == names
+    assert sorted(guides) == sorted(f"guides/{f.name}" for f in (DOCS / "guides").glob("*.md"))
+    assert len(guides) <= 14
+    assert max(lines.values()) <= 80, lines
+
+    # And each file of figures belongs to a page
+    assert [name for name in sorted(results) if name not in text] == []
+
+
 def test_pages_of_the_site_are_whole():
     # Given the site as `make docs` builds it, which takes a warning for an error
     site = ROOT / "build" / "site"

@@ -195,10 +195,6 @@ struct Team {
     }
     return value;
   }
-  template <typename T>
-  __device__ T FromFirst(T value) const {
-    return __shfl_sync(mask, value, 0, size);
-  }
 };
 
 // Calls `body(Vector<T, bytes>{})`.

@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import tensorflow as tf
+
 HERE = Path(__file__).parent
 
 
@@ -13,7 +15,7 @@ def test_core_in_cc():
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
 
     done = subprocess.run(
-        ["make", "-s", "-j", jobs, "-C", str(HERE), "run"],
+        ["make", "-s", "-j", jobs, "-C", str(HERE), "run", f"TF={tf.__version__}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -119,27 +119,13 @@ class GroupLookupGpuOp : public GroupLookupOp {
 };
 #endif  // GOOGLE_CUDA
 
-#define REGISTER(type)                                        \
-  REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>GroupLookup")  \
-                              .Device(tensorflow::DEVICE_CPU) \
-                              .TypeConstraint<type>("dtype"), \
-                          Guarded<GroupLookupCpuOp>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_FOR_ROW_TYPES(Name("GroupEmbedding>GroupLookup").Device(tensorflow::DEVICE_CPU),
+                       Guarded<GroupLookupCpuOp>);
 
 #if GOOGLE_CUDA
-#define REGISTER(type)                                        \
-  REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>GroupLookup")  \
-                              .Device(tensorflow::DEVICE_GPU) \
-                              .TypeConstraint<type>("dtype")  \
-                              .HostMemory("sizes"),           \
-                          Guarded<GroupLookupGpuOp>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_FOR_ROW_TYPES(
+    Name("GroupEmbedding>GroupLookup").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+    Guarded<GroupLookupGpuOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

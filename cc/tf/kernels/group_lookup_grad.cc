@@ -163,27 +163,13 @@ class GroupLookupGradGpuOp : public GroupLookupGradOp {
 };
 #endif  // GOOGLE_CUDA
 
-#define REGISTER(type)                                           \
-  REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>GroupLookupGrad") \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<type>("dtype"),    \
-                          Guarded<GroupLookupGradCpuOp>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_FOR_ROW_TYPES(Name("GroupEmbedding>GroupLookupGrad").Device(tensorflow::DEVICE_CPU),
+                       Guarded<GroupLookupGradCpuOp>);
 
 #if GOOGLE_CUDA
-#define REGISTER(type)                                           \
-  REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>GroupLookupGrad") \
-                              .Device(tensorflow::DEVICE_GPU)    \
-                              .TypeConstraint<type>("dtype")     \
-                              .HostMemory("sizes"),              \
-                          Guarded<GroupLookupGradGpuOp>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_FOR_ROW_TYPES(
+    Name("GroupEmbedding>GroupLookupGrad").Device(tensorflow::DEVICE_GPU).HostMemory("sizes"),
+    Guarded<GroupLookupGradGpuOp>);
 #endif  // GOOGLE_CUDA
 
 }  // namespace

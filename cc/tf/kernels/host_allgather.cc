@@ -17,9 +17,8 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// A message: how many rows the sender has in all, as int64, and from the 64th byte on a piece of
-// them. Pieces limit the memory of messages; what ranks gather in each step fits one.
-constexpr int64_t kHeaderBytes = 64;
+// A message has the number of all rows of the sender, and a piece of them. Pieces limit the memory
+// of messages; what ranks gather in each step fits one.
 constexpr int64_t kPieceBytes = int64_t{64} << 20;
 
 int64_t PieceBytes(int64_t all_bytes, int64_t piece) {
@@ -42,17 +41,9 @@ struct GatherCall {
 };
 
 // Inputs: tensor. Outputs: gathered.
-class HostAllgatherOp : public AsyncOpKernel {
+class HostAllgatherOp : public HostRowsOp {
  public:
-  explicit HostAllgatherOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    tensorflow::DataType dtype;
-    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
-    OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
-    OP_REQUIRES_OK(context, ReadDescription(context, &description_));
-    OP_REQUIRES(context, tensorflow::DataTypeCanUseMemcpy(dtype),
-                absl::InvalidArgumentError("tensor: expected a numeric dtype, got " +
-                                           tensorflow::DataTypeString(dtype)));
-  }
+  explicit HostAllgatherOp(OpKernelConstruction* context) : HostRowsOp(context) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const Tensor& tensor = context->input(0);
@@ -61,10 +52,8 @@ class HostAllgatherOp : public AsyncOpKernel {
     OP_REQUIRES_ASYNC(
         context, tensor.dims() > 0,
         absl::InvalidArgumentError("tensor: expected at least one axis, got a scalar"), done);
-    int64_t row_bytes = tensorflow::DataTypeSize(tensor.dtype());
-    for (int axis = 1; axis < tensor.dims(); ++axis) row_bytes *= tensor.dim_size(axis);
     auto call = std::make_shared<GatherCall>(
-        GatherCall{context, std::move(done), std::move(exchange), row_bytes});
+        GatherCall{context, std::move(done), std::move(exchange), RowBytes(tensor)});
     SendPiece(call);
   }
 
@@ -148,9 +137,6 @@ class HostAllgatherOp : public AsyncOpKernel {
     if (own_bytes > 0) std::memcpy(to, tensor.data(), own_bytes);
     return absl::OkStatus();
   }
-
-  int64_t number_;
-  CallDescription description_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>HostAllgather").Device(tensorflow::DEVICE_CPU),

@@ -10,27 +10,15 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::AsyncOpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// A message: how many rows, as int64, and from the 64th byte on the rows.
-constexpr int64_t kHeaderBytes = 64;
-
 // Inputs: tensor, splits. Outputs: received, received_splits.
-class HostAlltoallOp : public AsyncOpKernel {
+class HostAlltoallOp : public HostRowsOp {
  public:
-  explicit HostAlltoallOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    tensorflow::DataType dtype;
-    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
-    OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
-    OP_REQUIRES_OK(context, ReadDescription(context, &description_));
-    OP_REQUIRES(context, tensorflow::DataTypeCanUseMemcpy(dtype),
-                absl::InvalidArgumentError("tensor: expected a numeric dtype, got " +
-                                           tensorflow::DataTypeString(dtype)));
-  }
+  explicit HostAlltoallOp(OpKernelConstruction* context) : HostRowsOp(context) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const Tensor& tensor = context->input(0);
@@ -82,12 +70,6 @@ class HostAlltoallOp : public AsyncOpKernel {
         std::to_string(tensor.dim_size(0)) + ", got " + given.SummarizeValue(num_ranks));
   }
 
-  static int64_t RowBytes(const Tensor& tensor) {
-    int64_t items = 1;
-    for (int axis = 1; axis < tensor.dims(); ++axis) items *= tensor.dim_size(axis);
-    return items * tensorflow::DataTypeSize(tensor.dtype());
-  }
-
   // How many rows a message of another rank has: false where that cannot be.
   static bool ReadRows(const Inbox& inbox, int n, int64_t row_bytes, int64_t* rows) {
     const int64_t bytes = inbox.bytes(n) - kHeaderBytes;
@@ -133,9 +115,6 @@ class HostAlltoallOp : public AsyncOpKernel {
     }
     return absl::OkStatus();
   }
-
-  int64_t number_;
-  CallDescription description_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>HostAlltoall").Device(tensorflow::DEVICE_CPU),

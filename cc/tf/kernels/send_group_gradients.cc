@@ -194,18 +194,12 @@ class SendGroupGradientsOp : public OpKernel {
   bool clips_;  // some table has a max_norm
 };
 
-#define REGISTER(type)                                              \
-  REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>SendGroupGradients") \
-                              .Device(tensorflow::DEVICE_GPU)       \
-                              .TypeConstraint<type>("dtype")        \
-                              .HostMemory("sizes")                  \
-                              .HostMemory("order")                  \
-                              .HostMemory("request_sizes"),         \
-                          Guarded<SendGroupGradientsOp>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_FOR_ROW_TYPES(Name("GroupEmbedding>SendGroupGradients")
+                           .Device(tensorflow::DEVICE_GPU)
+                           .HostMemory("sizes")
+                           .HostMemory("order")
+                           .HostMemory("request_sizes"),
+                       Guarded<SendGroupGradientsOp>);
 
 }  // namespace
 }  // namespace group_embedding

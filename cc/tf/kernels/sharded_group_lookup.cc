@@ -214,18 +214,12 @@ class ShardedGroupLookupOp : public OpKernel {
   DataType comm_type_;
 };
 
-#define REGISTER(type)                                              \
-  REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>ShardedGroupLookup") \
-                              .Device(tensorflow::DEVICE_GPU)       \
-                              .TypeConstraint<type>("dtype")        \
-                              .HostMemory("sizes")                  \
-                              .HostMemory("steps")                  \
-                              .HostMemory("order"),                 \
-                          Guarded<ShardedGroupLookupOp>)
-REGISTER(float);
-REGISTER(Eigen::half);
-REGISTER(Eigen::bfloat16);
-#undef REGISTER
+REGISTER_FOR_ROW_TYPES(Name("GroupEmbedding>ShardedGroupLookup")
+                           .Device(tensorflow::DEVICE_GPU)
+                           .HostMemory("sizes")
+                           .HostMemory("steps")
+                           .HostMemory("order"),
+                       Guarded<ShardedGroupLookupOp>);
 
 }  // namespace
 }  // namespace group_embedding

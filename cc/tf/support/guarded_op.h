@@ -44,3 +44,9 @@ class Guarded<Op, true> : public Op {
 };
 
 }  // namespace group_embedding
+
+// Registers a kernel for the types of rows; `builder` is what REGISTER_KERNEL_BUILDER takes.
+#define REGISTER_FOR_ROW_TYPES(builder, op)                                  \
+  REGISTER_KERNEL_BUILDER(builder.TypeConstraint<float>("dtype"), op);       \
+  REGISTER_KERNEL_BUILDER(builder.TypeConstraint<Eigen::half>("dtype"), op); \
+  REGISTER_KERNEL_BUILDER(builder.TypeConstraint<Eigen::bfloat16>("dtype"), op)

@@ -75,6 +75,22 @@ absl::Status ReadDescription(tensorflow::OpKernelConstruction* context,
   return absl::OkStatus();
 }
 
+HostRowsOp::HostRowsOp(tensorflow::OpKernelConstruction* context) : AsyncOpKernel(context) {
+  tensorflow::DataType dtype;
+  OP_REQUIRES_OK(context, context->GetAttr("T", &dtype));
+  OP_REQUIRES_OK(context, context->GetAttr("exchange", &number_));
+  OP_REQUIRES_OK(context, ReadDescription(context, &description_));
+  OP_REQUIRES(context, tensorflow::DataTypeCanUseMemcpy(dtype),
+              absl::InvalidArgumentError("tensor: expected a numeric dtype, got " +
+                                         tensorflow::DataTypeString(dtype)));
+}
+
+int64_t HostRowsOp::RowBytes(const tensorflow::Tensor& tensor) {
+  int64_t items = 1;
+  for (int axis = 1; axis < tensor.dims(); ++axis) items *= tensor.dim_size(axis);
+  return items * tensorflow::DataTypeSize(tensor.dtype());
+}
+
 void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange, Outgoing outgoing,
                   tensorflow::AsyncOpKernel::DoneCallback done,
                   std::function<absl::Status(const Inbox&)> receive) {

@@ -24,6 +24,21 @@ void SendMessages(tensorflow::OpKernelContext* context, HostExchange* exchange, 
                   tensorflow::AsyncOpKernel::DoneCallback done,
                   std::function<absl::Status(const Inbox&)> receive);
 
+// Base of the ops that send rows of one tensor, each message with their number. A message: how many
+// rows, as int64, and from the 64th byte on the rows.
+class HostRowsOp : public tensorflow::AsyncOpKernel {
+ protected:
+  static constexpr int64_t kHeaderBytes = 64;
+
+  explicit HostRowsOp(tensorflow::OpKernelConstruction* context);
+
+  // Of the tensor, which has an axis.
+  static int64_t RowBytes(const tensorflow::Tensor& tensor);
+
+  int64_t number_;
+  CallDescription description_;
+};
+
 }  // namespace group_embedding
 
 extern "C" {

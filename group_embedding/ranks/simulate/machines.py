@@ -36,7 +36,7 @@ class Machine:
     nccl_gb_s: float
 
 
-# Fitted to the rows of one GPU of benchmarks/results/bench_collective_h200.json; the speeds of both
+# Fitted to the rows of one GPU of benchmarks/results/bench_ranks_gpus_h200.json; the speeds of both
 # transports to its rows of two GPUs in float32, and the fixed times to those of 16 samples.
 _H200 = Machine(
     name="h200",

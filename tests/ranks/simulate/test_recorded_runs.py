@@ -21,7 +21,7 @@ def rows_of(name):
 
 def collective_runs():
     """(tables, job, measured ms) of each run with the tables over ranks."""
-    for row in rows_of("bench_collective_h200.json"):
+    for row in rows_of("bench_ranks_gpus_h200.json"):
         if row["transport"] == "one GPU":
             continue  # with no ids to exchange
         workload, _, few = row["workload"].partition(", ")

@@ -59,14 +59,6 @@ Response::~Response() {
   if (response_ != nullptr) library_->free_response(response_);
 }
 
-bool Response::HasRows(int64_t rows) const {
-  for (size_t i = 0; i < size(); ++i) {
-    const GeTensor& output = (*this)[i];
-    if (output.rank < 1 || output.dims[0] != rows) return false;
-  }
-  return true;
-}
-
 void Response::TakeRows(std::shared_ptr<const Response> whole, int64_t first, int64_t count) {
   whole_ = std::move(whole);
   dims_.resize(whole_->size());
@@ -136,12 +128,6 @@ int64_t OpenModel::version() const { return library_.version(model_); }
 Status OpenModel::Apply(const std::string& folder) {
   char* error = nullptr;
   const GeCode code = library_.apply(model_, folder.c_str(), &error);
-  return AsStatus(library_, code, error);
-}
-
-Status OpenModel::RollBack() {
-  char* error = nullptr;
-  const GeCode code = library_.rollback(model_, &error);
   return AsStatus(library_, code, error);
 }
 

@@ -51,8 +51,6 @@ class Response {
   const GeTensor& operator[](size_t i) const {
     return whole_ ? rows_[i] : *library_->output(response_, i);
   }
-  // Whether each output has this first dim.
-  bool HasRows(int64_t rows) const;
   // Makes this the rows [first, first + count) of another's outputs, which have rows.
   void TakeRows(std::shared_ptr<const Response> whole, int64_t first, int64_t count);
 
@@ -85,7 +83,6 @@ class OpenModel {
   Status Info(std::string* json) const;
   int64_t version() const;
   Status Apply(const std::string& folder);
-  Status RollBack();
 
  private:
   OpenModel(const ServingLibrary& library, GeModel* model) : library_(library), model_(model) {}

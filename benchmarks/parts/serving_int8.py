@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from serving_models import Features
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import online_learning
 
 from dlrm.fetch import fetch_movielens

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Tables spread over processes of one CPU, through TensorFlow: one process with all its cores
 against ranks that share them, on the same batch.
 
@@ -8,20 +7,18 @@ Adagrad; each rank has its part of the batch. With `--dense N` the vectors go th
 With `--ahead` it is also measured with the next batch's ids exchanged during the step, the two
 by turns. Milliseconds are a step's, the slowest rank's, the median of rounds of steps in a row.
 
-    python benchmarks/bench_collective_cpu.py [--ranks 1 2] [--batch 2048] [--dense 4 --ahead]
+    python benchmarks/bench_ranks.py cpus [--ranks 1 2] [--batch 2048] [--dense 4 --ahead]
 """
 
 import argparse
-import os
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_results
+from report import machine
 from tensorflow_ranks import run_on_ranks, write_of_rank
 from workloads import ALPHAS, ids_from_uniform
 
@@ -130,12 +127,12 @@ def measure(args):
     write_of_rank(args.measure, figures)
 
 
-def run(num_ranks, args):
+def measure_ranks(num_ranks, args):
     """Returns the slowest rank's figures for each case, with ids exchanged in the step and a step
     ahead."""
     options = ["--batch", args.batch, "--rows", args.rows, "--steps", args.steps]
     options += ["--dense", args.dense, "--wait", args.wait, *(["--ahead"] if args.ahead else [])]
-    ranks = run_on_ranks(num_ranks, [__file__, *map(str, options), "--measure"])
+    ranks = run_on_ranks(num_ranks, [sys.argv[0], "cpus", *map(str, options), "--measure"])
     return [[max(times) for times in zip(*of_case)] for of_case in zip(*ranks)]
 
 
@@ -166,8 +163,7 @@ def plot(path, about, rows):
     plt.close(figure)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser):
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batch", type=int, default=2048, help="samples of all ranks together")
     parser.add_argument("--rows", type=int, default=100_000, help="of each table")
@@ -175,32 +171,27 @@ def main():
     parser.add_argument("--dense", type=int, default=0, help=f"layers of {UNITS} units")
     parser.add_argument("--wait", type=float, default=0, help="milliseconds in a step")
     parser.add_argument("--ahead", action="store_true", help="also exchange ids a step ahead")
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.measure:
-        measure(args)
-        return
+
+
+def run(options):
+    if options.measure:  # one rank of a job
+        measure(options)
+        return {}, []
     rows, one_process = [], None
-    for num_ranks in args.ranks:
-        figures = run(num_ranks, args)
+    for num_ranks in options.ranks:
+        figures = measure_ranks(num_ranks, options)
         one_process = one_process or figures
         for case, steps, (first, *_) in zip(CASES, figures, one_process):
             rows += [
                 {
-                    SHAPE: f"{NUM_FEATURES} x {args.batch} x {case.hotness}, {case.dim}",
+                    SHAPE: f"{NUM_FEATURES} x {options.batch} x {case.hotness}, {case.dim}",
                     "alpha": case.alpha,
                     "ranks": num_ranks,
-                    **({"ids": exchanged} if args.ahead else {}),
+                    **({"ids": exchanged} if options.ahead else {}),
                     "step ms": round(ms, 2),
-                    f"of {args.ranks[0]} rank's": round(ms / first, 2),
+                    f"of {options.ranks[0]} rank's": round(ms / first, 2),
                 }
                 for exchanged, ms in zip(IDS_EXCHANGED, steps)
             ]
-    print_table(rows)
-    write_results(args, machine(), rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return machine(), rows

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A table of keys with a budget on a CPU: the cost of eviction, and memory over a long stream.
 
 Steps: two tables, one without a budget, are trained by the same batches in turns: a lookup, its
@@ -8,24 +7,17 @@ milliseconds, and their ratio.
 Stream: keys that come once, so many in all, through one table with a budget; its keys and the
 process's memory after each hundredth of them.
 
-    python benchmarks/bench_budget.py [--keys 1000000] [--batch 65536] [--dim 16] [--new 0.05]
-                                      [--steps 300] [--evict least_recent least_frequent]
-                                      [--stream 100000000] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_table.py budget [--keys 1000000] [--batch 65536] [--dim 16]
+                                            [--new 0.05] [--steps 300] [--stream 100000000]
+                                            [--evict least_recent least_frequent]
 """
 
-import argparse
 import os
 import time
 
 import numpy as np
-from report import machine, print_table, write_results
-
-
-def keys_of(numbers):
-    """Different 64-bit keys for different numbers, without a pattern."""
-    x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x ^= x >> np.uint64(32)
-    return (x * np.uint64(0xD6E8FEB86659FD93)).view(np.int64)
+from parts.table_cpu import keys_of
+from report import machine
 
 
 class Batches:
@@ -130,8 +122,7 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=120)
 
 
-def main():
-    parser = argparse.ArgumentParser()
+def add_options(parser):
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=65536)
     parser.add_argument("--dim", type=int, default=16)
@@ -139,23 +130,14 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--evict", nargs="*", default=["least_recent", "least_frequent"])
     parser.add_argument("--stream", type=int, default=0)
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
-    args = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def run(options):
     import tensorflow as tf
 
     import group_embedding as ge
 
-    rows = [compare(tf, ge, args, evict) for evict in args.evict]
-    print_table(rows)
-    if args.stream:
-        points = stream(tf, ge, args)
-        print_table(points[:: max(1, len(points) // 10)])
-        rows += points
-    about = {"benchmark": "bench_budget", **vars(args), **machine()}
-    write_results(args, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    rows = [compare(tf, ge, options, evict) for evict in options.evict]
+    if options.stream:
+        rows += stream(tf, ge, options)
+    return {"benchmark": "bench_table budget", **vars(options), **machine()}, rows

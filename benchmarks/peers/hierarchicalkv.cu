@@ -1,7 +1,7 @@
 // NVIDIA HierarchicalKV behind plain functions, for bench_table.py. Its headers are not part of
 // this repository; with its source in FOLDER:
 //     nvcc -arch=sm_90 -std=c++17 -O3 -I FOLDER/include -Xcompiler -fPIC -shared \
-//         benchmarks/hierarchicalkv.cu -o libhierarchicalkv.so
+//         benchmarks/peers/hierarchicalkv.cu -o libhierarchicalkv.so
 // Keys are all different, as HierarchicalKV asks of those that it inserts.
 #include <cstdint>
 

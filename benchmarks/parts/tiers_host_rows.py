@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Lookups in tables larger than GPU memory, beside FBGEMM's managed memory, on one GPU.
 
 A table of 8 million rows of dim 128, a million ids a call, uniform and by Zipf's law, with a tenth
@@ -7,20 +6,18 @@ locates them for training, counts them and moves hot rows to GPU memory besides.
 installed, has its table in managed memory, alone and behind a cache of a tenth; its step has the
 update by SGD. Medians of six sets of ids after 200 steps (without Zipf's law: none).
 
-    python benchmarks/bench_host_rows.py [--rows 8000000] [--batch 1048576] [--dim 128]
-                                         [--steps 200] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_tiers.py host_rows [--rows 8000000] [--batch 1048576] [--dim 128]
+                                               [--steps 200]
 
 The floor is what the bus needs for the unique rows of a call that are not in GPU memory.
 """
 
-import argparse
 import functools
 import statistics
 
-import table_tiers
-from bench_kernel import CORE, load_core
-from devices import choose_device
-from report import print_table, write_results
+from kernel_runner import add_core, start_on_gpu
+from parts import table_tiers
+from peers import fbgemm
 from workloads import ids_from_uniform
 
 NUM_SETS = 6
@@ -77,25 +74,13 @@ class Bench:
         )  # fmt: skip
 
     def fbgemm(self, alpha, name):
-        import torch
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-            EmbeddingLocation,
-            PoolingMode,
+        args, torch, cached = self.args, self.device.torch, name == "a tenth"
+        peer = fbgemm.make_tables(
+            [(args.rows, args.dim)],
+            "sgd",
+            "MANAGED_CACHING" if cached else "MANAGED",
+            **({"cache_load_factor": SHARES[name]} if cached else {}),
         )
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
-
-        args, cached = self.args, name == "a tenth"
-        location = EmbeddingLocation.MANAGED_CACHING if cached else EmbeddingLocation.MANAGED
-        peer = SplitTableBatchedEmbeddingBagsCodegen(
-            [(args.rows, args.dim, location, ComputeDevice.CUDA)],
-            optimizer=EmbOptimType.EXACT_SGD, learning_rate=0.01,
-            weights_precision=SparseType.FP32, output_dtype=SparseType.FP32,
-            pooling_mode=PoolingMode.SUM, device=torch.device("cuda"),
-            **({"cache_load_factor": SHARES[name]} if cached else {}))  # fmt: skip
         offsets = torch.arange(args.batch + 1, device="cuda")
         gradient = torch.randn(args.batch, args.dim, device="cuda")
 
@@ -138,40 +123,25 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--batch", type=int, default=1 << 20)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--steps", type=int, default=200, help="before Zipf's rows are timed")
-    parser.add_argument("--json", help="file to write")
-    parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=CORE, help="folder of the library")
-    args = parser.parse_args()
-    core = load_core(args.core)
-    device = choose_device(core, False)
-    if device.name != "gpu":
-        raise SystemExit("bench_host_rows needs a GPU, PyTorch and a library built with CUDA")
-    bench = Bench(core, device, args)
+    add_core(parser)
+
+
+def run(options):
+    core, device = start_on_gpu(options)
+    bench = Bench(core, device, options)
     about = device.about() | {"bus GB/s": round(bench.bus, 1)}
     print(about, flush=True)
-    try:
-        import fbgemm_gpu  # noqa: F401
-
-        has_peer = True
-    except ImportError:
-        has_peer = False
     rows = []
     for alpha in (1.05, 0.0):
         for name in SHARES:
             rows.append(bench.own(alpha, name))
             device.release()
-            if has_peer:
+            if fbgemm.is_installed():
                 rows.append(bench.fbgemm(alpha, name))
                 device.release()
-    print_table(rows)
-    write_results(args, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return about, rows

@@ -1,6 +1,6 @@
 """The DLRM of bench_dlrm.py in PyTorch with FBGEMM's table-batched embedding, on one GPU.
 
-    python benchmarks/bench_dlrm_torch.py [--batch 65536 ...] [--precision float32 ...]
+    python benchmarks/peers/dlrm_torch.py [--batch 65536 ...] [--precision float32 ...]
                                           [--rows 1000000] [--json FILE]
 
 It needs torch and fbgemm_gpu, and no TensorFlow: run it in an environment of its own, on the
@@ -19,6 +19,8 @@ import statistics
 import time
 from pathlib import Path
 
+import fbgemm
+
 NUM_FEATURES, NUM_DENSE, DIM = 26, 13, 128
 NUM_VECTORS = 32  # that interact: of the features, of the dense inputs, and of zeros
 LEARNING_RATE, EPSILON, INITIAL_SUM = 0.01, 1e-7, 0.1
@@ -36,24 +38,7 @@ def parse_arguments():
 
 
 def make_tables(rows):
-    import torch
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    tables = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, DIM, EmbeddingLocation.DEVICE, ComputeDevice.CUDA)] * NUM_FEATURES,
-        optimizer=EmbOptimType.EXACT_ADAGRAD,
-        learning_rate=LEARNING_RATE,
-        eps=EPSILON,
-        weights_precision=SparseType.FP32,
-        output_dtype=SparseType.FP32,
-        pooling_mode=PoolingMode.SUM,
-        device=torch.device("cuda"),
-    )
+    tables = fbgemm.make_tables([(rows, DIM)] * NUM_FEATURES, "adagrad", "DEVICE", eps=EPSILON)
     tables.init_embedding_weights_uniform(-0.01, 0.01)
     return tables
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Rows in Redis below a served model, beside TensorFlow Recommenders Addons (TFRA) with Redis.
 
 Both ask one server on loopback, by turns, for the same keys, each request's keys different ones;
@@ -12,11 +11,10 @@ both answer numpy arrays. Medians in milliseconds:
   `python3.11 -m venv tfra && tfra/bin/pip install tensorflow-cpu==2.15.1 "numpy<2" "typeguard<3" &&
   tfra/bin/pip install --no-deps tensorflow-recommenders-addons==0.7.2`
 
-    python benchmarks/bench_tfra.py --peer tfra/bin/python [--rows 400000] [--dim 64] [--turns 15]
-                                    [--json FILE]
+    python benchmarks/bench_tiers.py tfra --peer tfra/bin/python [--rows 400000] [--dim 64]
+                                          [--turns 15]
 """
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -27,31 +25,25 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))  # they have the server
 
 import tensorflow as tf
-from redis_server import RedisServer
-from report import machine, print_table, write_results
+from report import machine
+from support.servers.redis_server import RedisServer
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession
 
-PEER = Path(__file__).with_name("tfra_redis_peer.py")
+PEER = Path(__file__).resolve().parents[1] / "peers/tfra_redis.py"
 COUNTS = (26, 832, 26_000)
 BLOCK = 4096
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser):
     parser.add_argument("--peer", required=True, help="the python of an environment with TFRA")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 class Model(tf.Module):
@@ -79,7 +71,7 @@ def ask(session, requests):
 
 
 class Peer:
-    """The process of tfra_redis_peer.py."""
+    """The process of peers/tfra_redis.py."""
 
     def __init__(self, python, port, folder, options):
         command = [python, str(PEER), port, str(folder), str(options.rows), str(options.dim)]
@@ -89,7 +81,7 @@ class Peer:
         self._path = folder / "keys.npy"
         while (line := self._process.stdout.readline().strip()) != "ready":
             if not line and self._process.poll() is not None:
-                raise SystemExit("bench_tfra.py: the peer has ended; is TFRA installed there?")
+                raise SystemExit("the peer has ended; is TFRA installed there?")
 
     def ask(self, requests):
         np.save(self._path, requests)
@@ -131,8 +123,8 @@ def keys_of_answers(session):
     return np.array([table["in_memory"], table["in_memory"] + table["below"]])
 
 
-def main():
-    options, rows = parse_arguments(), []
+def run(options):
+    rows = []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(RedisServer(folder))
@@ -164,9 +156,4 @@ def main():
             row["TFRA / memory above"] = round(row["TFRA"] / row["memory above"], 2)
             rows.append(row)
             print(row, flush=True)
-    print_table(rows)
-    write_results(options, {**machine(), "rows": options.rows, "dim": options.dim}, rows, None)
-
-
-if __name__ == "__main__":
-    main()
+    return {**machine(), "rows": options.rows, "dim": options.dim}, rows

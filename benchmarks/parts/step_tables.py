@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """The host's time of a training step by how many tables it has.
 
-    python benchmarks/bench_tables.py [--tables 1 3 30 300 1000] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_step.py tables [--tables 1 3 30 300 1000]
 
 A step looks up one id of each table (1,000 rows, dim 8) for two samples, whose ids are packed
 beforehand, and updates the tables by a wrapped Adagrad: next to nothing is left but the host's work
@@ -17,32 +16,23 @@ All numbers of tables take turns in one process. Milliseconds a step: medians of
 by the clock; and of CPU time in all threads.
 """
 
-import argparse
-import os
 import statistics
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-
 import numpy as np
-import report
 import tensorflow as tf
+from report import machine
 
 import group_embedding as ge
 
 ROWS, DIM, SAMPLES = 1000, 8, 2
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     parser.add_argument("--tables", nargs="+", type=int, default=[1, 3, 30, 300, 1000])
     parser.add_argument("--ways", nargs="+", choices=CALLERS, default=list(CALLERS))
     parser.add_argument("--steps", type=int, default=50, help="of one turn")
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--json", default=None)
-    parser.add_argument("--plot", default=None, help="a .png")
-    return parser.parse_args()
 
 
 def make_ids(num_tables):
@@ -223,15 +213,6 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    arguments = parse_arguments()
-    rows = []
-    for way in arguments.ways:
-        rows += measure(arguments, way)
-    report.print_table(rows)
-    about = report.machine() | {"tensorflow": tf.__version__} | vars(arguments)
-    report.write_results(arguments, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+def run(options):
+    rows = [row for way in options.ways for row in measure(options, way)]
+    return machine() | {"tensorflow": tf.__version__} | vars(options), rows

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Whole steps on a table larger than GPU memory, whose rows are prefetched, on one GPU.
 
 A table of 8 million rows of dim 128, a million ids a step by Zipf's law, a tenth of the rows in GPU
@@ -7,22 +6,20 @@ bfloat16, 3 ms of them), and updates the rows by their gradients. Three forms: a
 memory; a tenth there; a tenth there, and the rows of the next batch brought while the dense part
 computes. FBGEMM, where it is installed, has a cache of a tenth, with and without its prefetch.
 
-    python benchmarks/bench_prefetch_rows.py [--rows 8000000] [--batch 1048576] [--dim 128]
-                                          [--dense 3] [--steps 200] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_tiers.py prefetch [--rows 8000000] [--batch 1048576] [--dim 128]
+                                              [--dense 3] [--steps 200]
 
 Figures are the mean of 40 steps in a row after --steps others, the median of three such runs.
 """
 
-import argparse
 import itertools
 import statistics
 from types import SimpleNamespace
 
-import table_tiers
-from bench_kernel import CORE, load_core
-from bench_train import HYPER
-from devices import choose_device
-from report import print_table, write_results
+from kernel_runner import add_core, start_on_gpu
+from parts import table_tiers
+from parts.fbgemm_train import HYPER
+from peers import fbgemm
 from workloads import ids_from_uniform
 
 ALPHA, TIMED, RUNS = 1.05, 40, 3
@@ -109,29 +106,16 @@ class Own:
 
 class Fbgemm:
     def __init__(self, device, args, rule, prefetches):
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-        from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-            EmbeddingLocation,
-            PoolingMode,
-        )
-        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-            ComputeDevice,
-            SplitTableBatchedEmbeddingBagsCodegen,
-        )
-
         torch = device.torch
-        optimizer = {
-            "sgd": EmbOptimType.EXACT_SGD,
-            "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-            "adagrad": EmbOptimType.EXACT_ADAGRAD,
-        }[rule]
         self.torch, self.prefetches = torch, prefetches
-        self.peer = SplitTableBatchedEmbeddingBagsCodegen(
-            [(args.rows, args.dim, EmbeddingLocation.MANAGED_CACHING, ComputeDevice.CUDA)],
-            optimizer=optimizer, learning_rate=0.01, weights_precision=SparseType.FP32,
-            output_dtype=SparseType.FP32, pooling_mode=PoolingMode.SUM,
-            device=torch.device("cuda"), cache_load_factor=0.1, prefetch_pipeline=prefetches,
-        )  # fmt: skip
+        self.peer = fbgemm.make_tables(
+            [(args.rows, args.dim)],
+            rule,
+            "MANAGED_CACHING",
+            eps=1e-8,  # FBGEMM's own
+            cache_load_factor=0.1,
+            prefetch_pipeline=prefetches,
+        )
         self.offsets = torch.arange(args.batch + 1, device="cuda")
         self.gradient = torch.randn(args.batch, args.dim, device="cuda") * 1e-3
         self.beside = torch.cuda.Stream()
@@ -219,8 +203,7 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--batch", type=int, default=1 << 20)
     parser.add_argument("--dim", type=int, default=128)
@@ -228,39 +211,25 @@ def main():
     parser.add_argument("--steps", type=int, default=200, help="before steps are timed")
     parser.add_argument("--rules", nargs="+", default=list(SLOTS), choices=list(SLOTS))
     parser.add_argument("--profile", action="store_true", help="print the kernels of five steps")
-    parser.add_argument("--json", help="file to write")
-    parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=CORE, help="folder of the library")
-    args = parser.parse_args()
-    core = load_core(args.core)
-    device = choose_device(core, False)
-    if device.name != "gpu":
-        raise SystemExit("bench_prefetch_rows needs a GPU, PyTorch and a library built with CUDA")
-    bench = Bench(core, device, args)
+    add_core(parser)
+
+
+def run(options):
+    core, device = start_on_gpu(options)
+    bench = Bench(core, device, options)
     about = device.about() | {"dense ms": bench.dense.ms}
     print(about, flush=True)
-    try:
-        import fbgemm_gpu  # noqa: F401
-
-        has_peer = True
-    except ImportError:
-        has_peer = False
     rows = []
-    for rule in args.rules:
+    for rule in options.rules:
         for form in FORMS:
-            own = Own(core, device, args, rule, form)
+            own = Own(core, device, options, rule, form)
             rows.append(bench.measure("group_embedding", rule, form, own))
             del own
             device.release()
-        for prefetches in (False, True) if has_peer else ():
+        for prefetches in (False, True) if fbgemm.is_installed() else ():
             form = "a tenth cached" + (", rows prefetched" if prefetches else "")
-            peer = Fbgemm(device, args, rule, prefetches)
+            peer = Fbgemm(device, options, rule, prefetches)
             rows.append(bench.measure("FBGEMM", rule, form, peer))
             del peer
             device.release()
-    print_table(rows)
-    write_results(args, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return about, rows

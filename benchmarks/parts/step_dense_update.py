@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Steps of `fit` whose dense variables are updated by one op, beside one by one as stock does.
 
-    python benchmarks/bench_dense_update.py [--batch 2048] [--optimizers adam ...] [--json FILE]
+    python benchmarks/bench_step.py dense_update [--batch 2048] [--optimizers adam ...]
 
 The model is a DLRM: 26 features of one id, dim 128, bottom MLP 13-512-256-128, dot interaction, top
 MLP 1024-1024-512-256-1, 16 dense variables. Both models are in one process and take turns; tables
@@ -10,17 +9,12 @@ a `tf.function` of their gradients, and how many ops that function has. Medians,
 CPU time; on a GPU if there is one.
 """
 
-import argparse
-import os
 import statistics
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-
 import numpy as np
-import report
 import tensorflow as tf
+from report import machine
 
 import group_embedding as ge
 
@@ -36,8 +30,7 @@ OPTIMIZERS = {
 VERSIONS = {"one_by_one": False, "one_op": True}
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=100_000, help="of each table")
     parser.add_argument("--steps", type=int, default=20, help="of one turn")
@@ -45,8 +38,6 @@ def parse_arguments():
     parser.add_argument(
         "--optimizers", nargs="+", choices=OPTIMIZERS, default=["sgd", "adagrad", "adam", "adamw"]
     )
-    parser.add_argument("--json", default=None)
-    return parser.parse_args()
 
 
 def make_optimizer(name, in_one_op):
@@ -151,13 +142,5 @@ def measure(arguments, name):
     return row | {f"update_{version}_ops": count for version, count in num_ops.items()}
 
 
-def main():
-    arguments = parse_arguments()
-    rows = [measure(arguments, name) for name in arguments.optimizers]
-    report.print_table(rows)
-    if arguments.json:
-        report.write_json(arguments.json, report.machine() | vars(arguments), rows)
-
-
-if __name__ == "__main__":
-    main()
+def run(options):
+    return machine() | vars(options), [measure(options, name) for name in options.optimizers]

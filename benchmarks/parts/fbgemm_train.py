@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A training step of the core: forward, and forward + backward + update, with three rules.
 
 On a GPU at full size, beside FBGEMM's table-batched embedding where fbgemm_gpu is installed: the
@@ -7,8 +6,8 @@ GPU; medians over three sets of ids in turn). On a CPU at a small size, alone. U
 first, on some rows, in float64. For sequences, whose rows are not pooled, FBGEMM runs without
 pooling, and beside the forward pass `torch.nn.functional.embedding` is timed.
 
-    python benchmarks/bench_train.py [--workloads onehot26 ...] [--rules sgd ...] [--alphas 0]
-                                     [--json FILE] [--plot FILE.png] [--cpu]
+    python benchmarks/bench_fbgemm.py train [--workloads onehot26 ...] [--rules sgd ...]
+                                            [--alphas 0] [--cpu]
 
 The floor of a step is what must move at least, over the bandwidth of a copy: forward the looked-up
 rows and ids read and the outputs written (Workload.forward_bytes); backward the output gradients
@@ -19,8 +18,8 @@ a cache spares may bring a step below it.
 import math
 
 import numpy as np
-from bench_kernel import NUM_SETS, Runner, make_parser, start
-from report import print_table, write_results
+from kernel_runner import NUM_SETS, Runner, add_workloads, start
+from peers import fbgemm
 from workloads import WORKLOADS
 
 RULES = ["sgd", "rowwise_adagrad", "adam"]
@@ -132,25 +131,16 @@ class Trainer(Runner):
 
 def measure_fbgemm(trainer, rule):
     """Measures the same step with FBGEMM; empty figures if FBGEMM does not support it."""
-    import torch
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    names = {"sgd": "EXACT_SGD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "adam": "ADAM"}
     if rule == "adam" and trainer.dtype == "float16":
         return {"fbgemm forward ms": None, "fbgemm step ms": None}  # 1.6.0 refuses it
     w = trainer.workload
-    precision = SparseType.FP32 if trainer.dtype == "float32" else SparseType.FP16
-    peer = SplitTableBatchedEmbeddingBagsCodegen(
-        [(r, d, EmbeddingLocation.DEVICE, ComputeDevice.CUDA) for r, d in zip(w.rows, w.dims)],
-        optimizer=getattr(EmbOptimType, names[rule]), learning_rate=0.01, eps=1e-6,
-        weights_precision=precision, output_dtype=precision,
-        pooling_mode=PoolingMode.SUM if w.pooled else PoolingMode.NONE,
-        device=torch.device("cuda"))  # fmt: skip
+    peer = fbgemm.make_tables(
+        zip(w.rows, w.dims),
+        rule,
+        "DEVICE",
+        pooling="SUM" if w.pooled else "NONE",
+        precision="FP32" if trainer.dtype == "float32" else "FP16",
+    )
     for weights in peer.split_embedding_weights():
         weights.normal_()
 
@@ -162,21 +152,11 @@ def measure_fbgemm(trainer, rule):
         "fbgemm step ms": round(trainer.median(lambda i: forward(i).backward(trainer.gradient)), 4),
     }
     if not w.pooled:
-        look_up, (table,) = torch.nn.functional.embedding, trainer.tables
+        look_up, (table,) = trainer.device.torch.nn.functional.embedding, trainer.tables
         figures["torch forward ms"] = round(
             trainer.median(lambda i: look_up(trainer.ids[i], table)), 4
         )
     return figures
-
-
-def has_fbgemm(device):
-    if device.name != "gpu":
-        return False
-    try:
-        import fbgemm_gpu  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def add_ratios(row):
@@ -227,18 +207,20 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    parser = make_parser(__doc__)
+def add_options(parser):
+    add_workloads(parser)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
-    args = parser.parse_args()
-    core, device, copy, about = start(args)
-    with_peer = has_fbgemm(device)
+
+
+def run(options):
+    core, device, copy, about = start(options)
+    with_peer = device.name == "gpu" and fbgemm.is_installed()
     rows = []
-    for name in args.workloads:
-        for dtype in args.dtypes or device.dtypes:
-            for alpha in args.alphas:
+    for name in options.workloads:
+        for dtype in options.dtypes or device.dtypes:
+            for alpha in options.alphas:
                 trainer = Trainer(core, device, WORKLOADS[name], dtype, alpha)
-                for rule in args.rules:
+                for rule in options.rules:
                     row = {"workload": name, "dtype": dtype, "alpha": alpha, "rule": rule}
                     row |= trainer.measure_rule(rule, copy * 1e6)
                     if with_peer:
@@ -248,11 +230,6 @@ def main():
                     print(row, flush=True)
                     device.release()
                 del trainer
-    print_table(rows)
     if with_peer:
         print_means(rows)
-    write_results(args, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return about, rows

@@ -1,6 +1,6 @@
-"""TFRA with Redis, as the peer of bench_tfra.py, in an environment of its own.
+"""TFRA with Redis, as the peer of bench_tiers.py, in an environment of its own.
 
-    python tfra_redis_peer.py PORT FOLDER ROWS DIM
+    python benchmarks/peers/tfra_redis.py PORT FOLDER ROWS DIM
 
 Fills a table, and then answers lines of stdin: the path of an .npy file with keys [requests, keys].
 For each it prints the seconds of each request, as JSON.

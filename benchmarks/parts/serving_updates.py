@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from serving_client import medians_of
+from parts.serving_client import medians_of
 from serving_models import Features, write_requests
 
 from group_embedding.serving import Publisher
@@ -177,35 +177,6 @@ def memory(pid, field):
     """Bytes of a process, from /proc: VmRSS, now; VmHWM, the most."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def run_publish(options, client, folder):
-    """A client asks without a pause while versions are published."""
-    model = Features(options.features, 1, options.rows, options.dim, keyed=True)
-    random, target = np.random.default_rng(4), folder / "target"
-    write_requests(folder / "requests", model.requests("published", 1, 16))
-    acknowledged, served = [], []
-    with Publisher(model, target, signatures=model.signature("grouped")) as publisher:
-        publisher.publish()
-        arguments = ("--poll-seconds", str(POLL_SECONDS))
-        sources = {"published": target}
-        with ServerProcess({"published": target}, *arguments, sources=sources) as server:
-            for _ in range(options.turns + 1):
-                change(model, options.changed, random)
-                run = client.start(server.grpc_port, folder / "requests", 5, "--rate", 200)
-                time.sleep(0.2)
-                begin = time.monotonic()
-                version = publisher.publish()
-                acknowledged.append(time.monotonic() - begin)
-                answers = run.finish()
-                served.append(answers.done[answers.versions >= version].min() - begin)
-    yield {
-        "part": "publish",
-        "changed rows": options.changed,
-        "acknowledged s": round(statistics.median(acknowledged[1:]), 3),
-        "served s": round(statistics.median(served[1:]), 3),
-        "longest s": round(max(served[1:]), 3),
-    }
 
 
 def run_start(options, client, folder):

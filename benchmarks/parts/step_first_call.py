@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Host time of the first call of a training step, by the number of its features.
 
 Each feature has a table by row of its own; the step is a plain `tf.function` with a wrapped
@@ -8,30 +7,21 @@ Adagrad. Seconds of processor time:
 * first run s: of that graph, in which TensorFlow optimizes it;
 * later run s: the same once more.
 
-    python benchmarks/bench_first_call.py [--features 100 1000] [--no-grappler] [--json FILE]
+    python benchmarks/bench_step.py first_call [--features 100 1000] [--no-grappler]
 """
 
-import argparse
-import os
 import sys
 import time
-from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tensorflow as tf
-from report import machine, print_table, write_json
+from report import machine
 
 import group_embedding as ge
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     parser.add_argument("--features", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--no-grappler", action="store_true", help="without TensorFlow's Grappler")
-    parser.add_argument("--json", help="file to write the figures to")
-    return parser.parse_args()
 
 
 def make_step(num_features):
@@ -64,19 +54,11 @@ def measure(num_features):
     return {name: end - begin for name, begin, end in zip(names, seconds, seconds[1:])}
 
 
-def main():
-    arguments = parse_arguments()
-    if arguments.no_grappler:
+def run(options):
+    if options.no_grappler:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     rows = []
-    for count in arguments.features:
+    for count in options.features:
         print(f"{count} features ...", file=sys.stderr, flush=True)
         rows.append({"features": count, **measure(count)})
-    print_table(rows)
-    if arguments.json:
-        about = {**machine(), "tensorflow": tf.__version__, "grappler": not arguments.no_grappler}
-        write_json(arguments.json, about, rows)
-
-
-if __name__ == "__main__":
-    main()
+    return {**machine(), "tensorflow": tf.__version__, "grappler": not options.no_grappler}, rows

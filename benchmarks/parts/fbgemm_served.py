@@ -1,10 +1,8 @@
-#!/usr/bin/env python3
 """Rows of served tables on one GPU: quantised ones beside FBGEMM's inference kernels, and a tenth
 of a table's rows in GPU memory, the rest in the host's.
 
-    python benchmarks/bench_served_rows.py [--tables 26] [--rows 1000000] [--dim 128] [--ids 20]
-                                           [--batch 2048] [--large 8000000] [--keys 1048576]
-                                           [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_fbgemm.py served [--tables 26] [--rows 1000000] [--dim 128] [--ids 20]
+                                             [--batch 2048] [--large 8000000] [--keys 1048576]
 
 First: sums of so many ids a sample, of tables of which all rows are in GPU memory, by Zipf's law
 and uniform. FBGEMM's IntNBitTableBatchedEmbeddingBagsCodegen, where it is installed,
@@ -13,14 +11,12 @@ float32, of which a tenth has copies, `--keys` row numbers a call, alpha 1.05. R
 already: a server finds them on the host. Medians by CUDA events, after calls that fill the cache.
 """
 
-import argparse
-import importlib.util
 import statistics
 
 import numpy as np
-from bench_kernel import CORE, load_core
-from devices import choose_device
-from report import print_table, write_results
+from kernel_runner import add_core, start_on_gpu
+from peers import fbgemm
+from report import print_table
 from workloads import ids_from_uniform
 
 WARM_UP, REPEATS = 200, 20  # before a cache is full
@@ -145,28 +141,23 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     for name, value in {
         "tables": 26, "rows": 1_000_000, "dim": 128, "ids": 20, "batch": 2048,
         "large": 8_000_000, "keys": 1 << 20,
     }.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--json", help="file to write")
-    parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=CORE, help="folder of the library")
-    args = parser.parse_args()
-    core = load_core(args.core)
-    device = choose_device(core, force_cpu=False)
-    if device.name != "gpu":
-        parser.error("expected a GPU, PyTorch and a core that was built with CUDA")
-    bench = Bench(core, device, args)
-    has_peer = importlib.util.find_spec("fbgemm_gpu") is not None
+    add_core(parser)
+
+
+def run(options):
+    core, device = start_on_gpu(options)
+    bench = Bench(core, device, options)
     rows = []
     for alpha, ids in {1.05: "Zipf", 0: "uniform"}.items():
         for format in FORMATS:
             ours = bench.pooled(format, alpha)
-            peer = bench.fbgemm(format, alpha) if has_peer else None
+            peer = bench.fbgemm(format, alpha) if fbgemm.is_installed() else None
             rows.append(
                 {
                     "format": format,
@@ -179,10 +170,5 @@ def main():
             print(rows[-1], flush=True)
             device.release()
     large = bench.large()
-    print_table(rows)
     print_table([large])
-    write_results(args, device.about() | {"a tenth in GPU memory": large}, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    return device.about() | {"a tenth in GPU memory": large}, rows

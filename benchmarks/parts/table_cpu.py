@@ -1,32 +1,28 @@
-#!/usr/bin/env python3
 """Tables found by key on a CPU, through TensorFlow, beside TensorFlow Recommenders Addons (TFRA).
 
 Million keys per second: rows of keys that the table has, read into a tensor; and keys with rows
 written to a table that starts empty and grows, batch after batch. Medians of reads, and of whole
 fillings. Both libraries run in one process, in turn, eagerly and with all threads.
 
-    python benchmarks/bench_table_cpu.py [--keys 1000000 5000000] [--dims 8 64] [--batch 131072]
-                                         [--grow 100000000] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_table.py cpu [--keys 1000000 5000000] [--dims 8 64] [--batch 131072]
+                                         [--grow 100000000]
 
 TFRA is compared where `tensorflow_recommenders_addons` can be imported (0.7.2 is for TensorFlow
 2.15.1: pip install tensorflow-recommenders-addons==0.7.2). --grow trains so many keys, dim 8, in a
 table that starts empty, and tells the memory it takes.
 """
 
-import argparse
 import gc
 import os
 import resource
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
-from bench_kernel import CORE, load_core
-from report import machine, print_table, write_results
+from kernel_runner import CORE, load_core
+from report import machine
 
-ROOT = Path(__file__).resolve().parents[1]
 FILLINGS, READS = 3, 9
 
 
@@ -155,19 +151,16 @@ def plot(path, _, rows):
     figure.savefig(path, dpi=120)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser):
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--dims", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--batch", type=int, default=131072)
     parser.add_argument("--grow", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
-    chosen = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def run(options):
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    sys.path.insert(0, str(ROOT))
-    grown = grow(chosen.grow, chosen.batch) if chosen.grow else None
+    grown = grow(options.grow, options.batch) if options.grow else None
     import tensorflow as tf
 
     try:
@@ -178,16 +171,11 @@ def main():
         print("tensorflow_recommenders_addons is not installed: nothing to compare with")
         libraries = [Ours]
     rows = []
-    for num_keys in chosen.keys:
-        for dim in chosen.dims:
-            rows.append(compare(tf, libraries, num_keys, dim, chosen.batch))
+    for num_keys in options.keys:
+        for dim in options.dims:
+            rows.append(compare(tf, libraries, num_keys, dim, options.batch))
             print(rows[-1], flush=True)
-    print_table(rows)
     if grown:
         print(grown)
-    about = machine() | {"tensorflow": tf.__version__, "keys a call": chosen.batch}
-    write_results(chosen, about | {"growth": grown}, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    about = machine() | {"tensorflow": tf.__version__, "keys a call": options.batch}
+    return about | {"growth": grown}, rows

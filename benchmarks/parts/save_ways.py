@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from bench_table_cpu import keys_of
+from parts.table_cpu import keys_of
 
 import group_embedding as ge
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How long training steps take while checkpoints are uploaded, and what an upload has to send.
 
 Keyed tables are filled and trained step by step. In turns, steps are timed while nothing is saved
@@ -8,27 +7,20 @@ and while a checkpoint is uploaded, a full one or one of changes:
 * step ms, uploading: the same between the end of a save and that of its upload;
 * upload s, MB, MB/s: of a checkpoint, from its save to its manifest.
 
-    python benchmarks/bench_upload.py URL [--rows 1000000] [--dim 16] [--tables 2] [--saves 5]
-                                      [--json FILE]
+    python benchmarks/bench_save.py upload URL [--rows 1000000] [--dim 16] [--tables 2] [--saves 5]
 
 URL is a folder that need not exist, such as s3://bucket/bench; its checkpoints are removed.
 """
 
-import argparse
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_json
+from report import machine
 
 import group_embedding as ge
 from group_embedding.files import remote_files
@@ -36,18 +28,13 @@ from group_embedding.files import remote_files
 STEPS_ALONE = 20
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser):
     parser.add_argument("url", help="where checkpoints are uploaded to")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
     parser.add_argument("--tables", type=int, default=2)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch", type=int, default=4096, help="ids of each table in a step")
     parser.add_argument("--saves", type=int, default=5, help="of each kind")
-    parser.add_argument("--json", help="a file for the figures")
-    return parser.parse_args()
 
 
 class Training:
@@ -102,8 +89,7 @@ def upload(training, run, manager, changes):
     return steps, seconds, sum(size for path, size in after.items() if path not in before)
 
 
-def main():
-    args = parse_arguments()
+def run(args):
     training = Training(args)
     results = {kind: {"alone": [], "during": [], "seconds": [], "bytes": []} for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
@@ -118,10 +104,7 @@ def main():
                 found["bytes"].append(num_bytes)
     remote_files.remove(args.url)
     rows = [row_of(kind, found) for kind, found in results.items()]
-    print_table(rows)
-    if args.json:
-        about = {**machine(), "command": "bench_upload", **vars(args)}
-        write_json(args.json, about, rows)
+    return {**machine(), "command": "bench_save upload", **vars(args)}, rows
 
 
 KINDS = ("full", "changes")
@@ -138,7 +121,3 @@ def row_of(kind, found):
         "MB": size / 1e6,
         "MB/s": size / 1e6 / seconds,
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Tables sharded over the GPUs of one host: one process per GPU, the core without TensorFlow.
 
 Each rank looks up a batch of its own (weak scaling: twice the GPUs, twice the samples) and updates
@@ -7,30 +6,26 @@ all tables; `nccl` sends rows and gradients, in float32 or bfloat16; with `peer_
 them into each other's GPU memory. A step's milliseconds are those of the slowest rank: the median
 of rounds of consecutive steps, over three sets of ids.
 
-    python benchmarks/bench_collective.py [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
-                                          [--alphas 0 1.05] [--json FILE] [--plot FILE.png]
-                                          [--profile FILE] [--dims 64 128 ...]
+    python benchmarks/bench_ranks.py gpus [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
+                                          [--alphas 0 1.05] [--dims 64 128 ...] [--profile FILE]
                                           [--transports peer_memory nccl ...]
 """
 
-import argparse
 import functools
 import gc
 import re
 import statistics
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from bench_kernel import CORE, load_core
 from devices import Gpu
-from gpu_exchanges import TRANSPORTS, allocate, make_communicator
 from gpu_ranks import Ranks
+from kernel_runner import add_core, load_core
+from parts.gpu_exchanges import TRANSPORTS, allocate, make_communicator
 from report import print_table, write_results
 from workloads import ALPHAS, COLLECTIVE, WORKLOADS, ids_from_uniform
 
-ROOT = Path(__file__).resolve().parents[1]
 TINY = replace(WORKLOADS["onehot26"], name="onehot26, 16 samples", batch=16, rows=[1000] * 26)
 NUM_SETS, STEPS, ROUNDS = 3, 10, 5
 SECONDS = 90  # that a case may take, the start of CUDA included
@@ -213,7 +208,7 @@ def row_of(transport, num_ranks, workload, alpha, ranks, one_gpu, link):
     }
 
 
-def run(folder, counts, workloads, chosen, profile):
+def measure_all(folder, counts, workloads, chosen, profile):
     """Yields the rows of the table after each case, and prints new ones. All cases with the same
     number of GPUs run in the same processes."""
     order = [workload.name for workload, _ in workloads]
@@ -278,8 +273,7 @@ def plot(path, about, rows):
     plt.close(figure)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser):
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--workloads", nargs="+", default=COLLECTIVE, choices=COLLECTIVE)
     parser.add_argument("--alphas", nargs="+", type=float, default=list(ALPHAS))
@@ -288,25 +282,23 @@ def main():
     )
     parser.add_argument("--dims", nargs="+", type=int, default=[None],
                         help="each of all tables, in place of the workloads' own")  # fmt: skip
-    parser.add_argument("--core", default=CORE, help="folder of _core*.so")
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
     parser.add_argument("--profile", help="file for the times of kernels")
-    args = parser.parse_args()
+    add_core(parser)
+
+
+def run(options):
     import torch
 
-    about = Gpu(torch).about()
+    about, rows = Gpu(torch).about(), []
     workloads = [
         (workload_of(name, dim), alpha)
-        for name in args.workloads
-        for dim in args.dims
-        for alpha in args.alphas
+        for name in options.workloads
+        for dim in options.dims
+        for alpha in options.alphas
     ]
-    for rows in run(
-        args.core, args.ranks, [(TINY, 0.0), *workloads], args.transports, args.profile
+    cases = [(TINY, 0.0), *workloads]
+    for rows in measure_all(
+        options.core, options.ranks, cases, options.transports, options.profile
     ):
-        write_results(args, about, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+        write_results(options, about, rows, plot)  # what there is, if a case fails later
+    return about, rows

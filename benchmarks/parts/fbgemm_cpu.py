@@ -1,26 +1,25 @@
-#!/usr/bin/env python3
 """The core on a CPU, without TensorFlow, beside FBGEMM's CPU kernels where these are installed.
 
 Ids of SparseTensors are packed into one buffer; packed ids are looked up (mean) and, in a step, the
 tables are updated from the gradients of the outputs. FBGEMM takes ids that are packed. Medians of
 --repeats calls, library by library on the same ids, each on --threads threads.
 
-    python benchmarks/bench_cpu_core.py [--threads 2] [--repeats 15] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_fbgemm.py cpu [--threads 2] [--repeats 15] [--shapes 26x64x1x8x100]
 
     pip install torch fbgemm-gpu-cpu     the peer, in an environment of its own with this Python
 """
 
-import argparse
 import statistics
 import time
 
 import numpy as np
-from bench_kernel import CORE, load_core
-from bench_train import HYPER
-from report import machine, print_table, write_results
+from kernel_runner import add_core, load_core
+from parts.fbgemm_train import HYPER
+from peers import fbgemm
+from report import machine
 
-# features, samples, ids a sample, dim, rows of a table
 SHAPES = [(100, 1024, 5, 16, 10_000), (100, 1024, 5, 16, 100_000), (26, 2048, 1, 128, 100_000)]
+SHAPE = "features x samples x ids, dim, rows"
 RULES = ["sgd", "rowwise_adagrad", "adagrad"]
 
 
@@ -82,37 +81,21 @@ def own(core, shape, ids, args):
     return figures
 
 
-def fbgemm(shape, ids, args):
+def peer(shape, ids, args):
     import torch
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
 
     torch.set_num_threads(args.threads)
     features, batch, hotness, dim, rows = shape
     ids, offsets = torch.as_tensor(ids), torch.arange(0, len(ids) + 1, hotness)
     gradient = torch.randn(batch, features * dim) * 0.01
-    kinds = {
-        "sgd": EmbOptimType.EXACT_SGD,
-        "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-        "adagrad": EmbOptimType.EXACT_ADAGRAD,
-    }
     figures = {"packing ms": None}
     for rule in RULES:
-        peer = SplitTableBatchedEmbeddingBagsCodegen(
-            [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)] * features,
-            optimizer=kinds[rule], learning_rate=0.01, eps=1e-7,
-            weights_precision=SparseType.FP32, output_dtype=SparseType.FP32,
-            pooling_mode=PoolingMode.MEAN, device=torch.device("cpu"),
-        )  # fmt: skip
-        peer.init_embedding_weights_uniform(-0.01, 0.01)
+        tables = fbgemm.make_tables([(rows, dim)] * features, rule, "HOST", "MEAN", eps=1e-7)
+        tables.init_embedding_weights_uniform(-0.01, 0.01)
         if "forward ms" not in figures:
-            figures["forward ms"] = median_ms(lambda p=peer: p(ids, offsets), args.repeats)
+            figures["forward ms"] = median_ms(lambda t=tables: t(ids, offsets), args.repeats)
         figures[f"{rule} step ms"] = median_ms(
-            lambda p=peer: p(ids, offsets).backward(gradient), args.repeats
+            lambda t=tables: t(ids, offsets).backward(gradient), args.repeats
         )
     return figures
 
@@ -121,9 +104,11 @@ def plot(path, about, rows):
     import matplotlib.pyplot as plt
 
     names = [name for name in rows[0] if name.endswith(" ms") and name != "packing ms"]
-    figure, axes = plt.subplots(1, len(SHAPES), figsize=(12, 4))
-    for axis, shape in zip(axes, map(str, SHAPES)):
-        of_shape = [row for row in rows if str(shape) in row.values()]
+    shapes = list(dict.fromkeys(row[SHAPE] for row in rows))
+    figure, axes = plt.subplots(1, len(shapes), figsize=(12, 4), squeeze=False)
+    axes = axes[0]
+    for axis, shape in zip(axes, shapes):
+        of_shape = [row for row in rows if row[SHAPE] == shape]
         for at, row in enumerate(of_shape):
             places = [i + 0.4 * at for i in range(len(names))]
             axis.barh(places, [row[name] for name in names], 0.4, label=row["library"])
@@ -137,35 +122,30 @@ def plot(path, about, rows):
     figure.savefig(path, dpi=100)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser):
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", help="file to write")
-    parser.add_argument("--plot", help="picture to write")
-    parser.add_argument("--core", default=CORE, help="folder of the library")
-    args = parser.parse_args()
-    core = load_core(args.core)
-    try:
-        import fbgemm_gpu  # noqa: F401
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        type=lambda text: tuple(map(int, text.split("x"))),
+        default=SHAPES,
+        help="features x samples x ids a sample x dim x rows of a table",
+    )
+    add_core(parser)
 
-        has_peer = True
-    except ImportError:
-        has_peer = False
+
+def run(options):
+    core = load_core(options.core)
+    libraries = {"group_embedding": lambda *case: own(core, *case)}
+    if fbgemm.is_installed():
+        libraries["FBGEMM"] = peer
     rows = []
-    for shape in SHAPES:
+    for shape in options.shapes:
         features, batch, hotness, _, num_rows = shape
         ids = np.random.default_rng(0).integers(0, num_rows, features * batch * hotness)
-        libraries = {"group_embedding": lambda s=shape, i=ids: own(core, s, i, args)}
-        if has_peer:
-            libraries["FBGEMM"] = lambda s=shape, i=ids: fbgemm(s, i, args)
         for name, measure in libraries.items():
-            row = {"library": name, "features x samples x ids, dim, rows": str(shape)} | measure()
-            rows.append(row)
-            print(row, flush=True)
-    print_table(rows)
-    write_results(args, machine() | {"threads": args.threads}, rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+            row = {"library": name, SHAPE: str(shape)}
+            rows.append(row | measure(shape, ids, options))
+            print(rows[-1], flush=True)
+    return machine() | {"threads": options.threads}, rows

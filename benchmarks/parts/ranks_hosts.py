@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The step of ranks on several hosts, by the delay of the link between them: hosts are namespaces
 of this machine, joined by the relay of tests/hosts. Needs root.
 
@@ -12,26 +11,25 @@ before it had arrived, for each step (see tests/hosts/link.cc). It is counted in
 a rank on a link of 100 ms one way, so that all that a rank sends at once leaves before anything
 comes back. `idle_packets` is what the hosts send in a second in which the ranks wait.
 
-    python benchmarks/bench_hosts.py [--hosts aabb] [--delays 0 1 5 20] [--steps 12]
-                                     [--before FILE] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_ranks.py hosts [--hosts aabb] [--delays 0 1 5 20] [--steps 12]
+                                           [--before FILE]
 
 `--before` is the JSON file of an earlier run, whose figures stand beside.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-_FOLDER = Path(__file__).resolve().parent
+_FOLDER = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(_FOLDER), str(_FOLDER.parent / "tests")]  # for the ranks, too
 
 import numpy as np  # noqa: E402
 from hosts.bed import Bed, compile_link, why_not  # noqa: E402
 from hosts.job import Job  # noqa: E402
-from report import machine, print_table, write_results  # noqa: E402
+from report import machine  # noqa: E402
 from support.programs.ranks import Starter  # noqa: E402
 
 NUM_TABLES, DIM, NUM_KEYS = 4, 32, 200_000
@@ -185,31 +183,25 @@ def plot(path, about, rows):
     plt.close(figure)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+def add_options(parser):
     parser.add_argument("--hosts", default="ab", help="the host of each rank, such as aabb")
     parser.add_argument("--delays", type=float, nargs="+", default=[0, 1, 5, 20])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--before")
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
-    arguments = parser.parse_args()
+
+
+def run(options):
     if why_not():
-        parser.error(why_not())
+        sys.exit(why_not())
     starter = Starter()
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         compile_link(folder / "link")
         for dense in (False, True):
-            with Bed(folder / f"bed_{dense}", folder / "link", len(set(arguments.hosts))) as bed:
-                rows += measure(bed, starter, folder, arguments, dense)
+            with Bed(folder / f"bed_{dense}", folder / "link", len(set(options.hosts))) as bed:
+                rows += measure(bed, starter, folder, options, dense)
     starter.close()
-    if arguments.before:
-        add_before(arguments.before, rows)
-    print_table(rows)
-    write_results(arguments, machine(), rows, plot)
-
-
-if __name__ == "__main__":
-    main()
+    if options.before:
+        add_before(options.before, rows)
+    return machine(), rows

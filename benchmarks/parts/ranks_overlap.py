@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How far the ranks of a host request the same rows of other hosts: the sum of the ranks' unique
 remote ids over the unique remote ids of the host. Where the ratio is 1, an exchange of two levels
 (unique ids of the host across, spread within) sends what one level does; where it is 2, half of it.
@@ -8,18 +7,18 @@ dealt to the ranks in their order. `workload` sums the 26 tables of MLPerf's DCN
 million rows. Rows belong to ranks by number; hosts are four, so three quarters of the ids are
 remote. It needs no network and no TensorFlow.
 
-    python benchmarks/bench_overlap.py [--ranks 2 8] [--samples 2048 32768] [--rows 100000 10000000]
-                                       [--alphas 0 1.05 1.2] [--movielens FOLDER] [--json FILE]
+    python benchmarks/bench_ranks.py overlap [--ranks 2 8] [--samples 2048 32768]
+                                             [--rows 100000 10000000] [--alphas 0 1.05 1.2]
+                                             [--movielens FOLDER]
 
 FOLDER has MovieLens-100K, as `make train` leaves it in ~/.cache/group_embedding/ml-100k.
 """
 
-import argparse
 import csv
 from pathlib import Path
 
 import numpy as np
-from report import machine, print_table, write_results
+from report import machine
 from workloads import WORKLOADS, ids_from_uniform
 
 NUM_HOSTS = 4
@@ -114,20 +113,13 @@ def plot(path, about, rows):
     plt.close(figure)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+def add_options(parser):
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8], help="of a host")
     parser.add_argument("--samples", type=int, nargs="+", default=[2048, 32768], help="of a rank")
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 10_000_000])
     parser.add_argument("--alphas", type=float, nargs="+", default=[0.0, 1.05, 1.2])
     parser.add_argument("--movielens")
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
-    arguments = parser.parse_args()
-    rows = list(rows_of(arguments))
-    print_table(rows)
-    write_results(arguments, machine(), rows, plot)
 
 
-if __name__ == "__main__":
-    main()
+def run(options):
+    return machine(), list(rows_of(options))

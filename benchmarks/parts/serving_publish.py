@@ -1,59 +1,37 @@
-#!/usr/bin/env python3
-"""How long it takes until rows that a trainer published are served, by where it publishes them.
+"""The part of bench_serving.py about the time from a publish until its rows are served, by where
+they are published.
 
 A keyed table is filled and published; a server follows each target. Between two publishes
-`--changed` of the rows are written. By turns, for each target:
+`--changed` of the rows are written. For each of `--targets`, of `--publishes` publishes:
 
 * acknowledged s: from the call of `publish` until it returns (median, 99th percentile, longest);
 * served s: from the call until the server's status says that the version is available;
 * bare s: from the call until the bytes of the same rows are written to a file and synced: what
   the disk alone takes.
 
-    python benchmarks/bench_publish_served.py [--targets file kafka redis s3] [--rows 1000000]
-        [--changed 100000] [--dim 16] [--publishes 100] [--json FILE]
-
 The services are those of the tests, on this machine's loopback: tansu in memory, Redis in memory,
 SeaweedFS. They share its cores with the trainer and the servers.
 """
 
-import argparse
 import contextlib
 import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # they have the services
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
 import tensorflow as tf
-from report import machine, print_table, write_json
 
 import group_embedding as ge
 from group_embedding.serving.server import ServerProcess
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))  # they have the services
+
 TARGETS = ("file", "kafka", "redis", "s3")
-
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=TARGETS)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--changed", type=int, default=100_000, help="rows between two publishes")
-    parser.add_argument("--dim", type=int, default=16)
-    parser.add_argument("--publishes", type=int, default=100, help="to each target")
-    parser.add_argument("--folder", type=Path, help="for files; a temporary one without it")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
 
 
 class Model(tf.Module):
@@ -73,9 +51,9 @@ class Model(tf.Module):
 @contextlib.contextmanager
 def url_of(target, folder):
     """The URL of an empty target, while its service runs."""
-    from kafka_broker import KafkaBroker
-    from redis_server import RedisServer
-    from s3_server import S3Server
+    from support.servers.kafka_broker import KafkaBroker
+    from support.servers.redis_server import RedisServer
+    from support.servers.s3_server import S3Server
 
     folder.mkdir()
     if target == "file":
@@ -156,17 +134,10 @@ def figures(name, seconds):
     }
 
 
-def main():
-    options = parse_arguments()
+def run_publish(options, client, folder):
+    del client
     model = Model(options.dim)
     for begin in range(0, options.rows, 1 << 20):
         model.write(np.arange(begin, min(begin + (1 << 20), options.rows)), 0.5)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        rows = [measure(t, options, model, Path(folder) / t) for t in options.targets]
-    print_table(rows)
-    if options.json:
-        write_json(options.json, machine(), rows)
-
-
-if __name__ == "__main__":
-    main()
+    for target in options.targets:
+        yield {"part": "publish", **measure(target, options, model, folder / target)}
