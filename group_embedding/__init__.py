@@ -73,7 +73,11 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
         EmbeddingVariableStatisticsHook,
         EvictedKeysHook,
         KeyedOptions,
+        Statistics,
+        StatisticsServer,
+        TableStatistics,
         hand_out_evicted,
+        statistics,
     )
 
 __version__ = VERSION
@@ -127,7 +131,11 @@ _NAMES = {
         "EmbeddingVariableStatisticsHook",
         "EvictedKeysHook",
         "KeyedOptions",
+        "Statistics",
+        "StatisticsServer",
+        "TableStatistics",
         "hand_out_evicted",
+        "statistics",
     ],
 }
 # Not `deeprec`: importing it turns TensorFlow 2's behaviour off, which no attribute does.
