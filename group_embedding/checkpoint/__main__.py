@@ -1,7 +1,7 @@
 """python -m group_embedding.checkpoint COMMAND PREFIX: checkpoints for people.
 
-inspect     what the tables of a checkpoint hold, how often their keys were trained and how long ago;
-            --plot FILE.png draws it
+inspect     what the tables of a checkpoint hold, how often their keys were trained, and how long
+            ago; --plot FILE.png draws it
 verify      reads all their files to the end; exit status 1 if one is damaged
 export      the rows of a table to a Parquet file
 rename-ops  names the ops of a SavedModel GroupEmbedding>..., where it is older than these names

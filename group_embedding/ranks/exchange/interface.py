@@ -13,7 +13,7 @@ from group_embedding.ops.pack_rows import pack_rows, unpack_rows
 
 
 class ExchangeUse(NamedTuple):
-    """What a rank has sent through host memory since it joined.
+    """Bytes that a rank has sent through host memory since it joined, and seconds it waited.
 
     Attributes:
         hosts: the host of each rank.
@@ -77,7 +77,7 @@ class Exchange(abc.ABC):
         return self.num_ranks
 
     def use(self) -> ExchangeUse | None:
-        """What this rank has sent through host memory; None: the exchange does not count it."""
+        """Counts of this rank's messages; None: the exchange does not count them."""
         return None
 
     @property
