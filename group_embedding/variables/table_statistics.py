@@ -1,5 +1,5 @@
-"""Statistics of keyed tables: one snapshot of numbers, from which scalars of TensorBoard, metrics of
-Prometheus and a printed table are made."""
+"""Statistics of keyed tables: one snapshot of numbers, from which scalars of TensorBoard, metrics
+of Prometheus and a printed table are made."""
 
 from __future__ import annotations
 
