@@ -31,43 +31,71 @@ class TableBytes:
         fixed: without keys.
         row: of a key's row and slots.
         kept: of what is kept of a key, and its part of the index, in host memory.
+        max_keys: of a rank, that a budget of bytes allows; None: there is none.
     """
 
     fixed: float
     row: float
     kept: float
+    max_keys: int | None = None
 
 
-def measure(dim: int, dtype: str, options: KeyedOptions, optimizer: Any) -> TableBytes:
+def measure(
+    dim: int, dtype: str, options: KeyedOptions, optimizer: Any, num_ranks: int
+) -> TableBytes:
     """Measures a table in host memory.
 
     Args:
+        num_ranks: among which a budget of all ranks is divided.
         options: those that say where rows lie, which keys get one, and from where they start do not
             matter.
         optimizer: of Keras; None: rows have no slots.
     """
     num_keys = max(1, min(_MOST_KEYS, _MOST_NUMBERS // dim))
     with unsharded(), tf.device("/CPU:0"):
-        tables = [
-            EmbeddingVariable(
-                f"measured_{n}",
-                dim,
-                value_dtype=dtype,
-                initializer=tf.zeros_initializer(),
-                ev_option=_plain(options),
-            )
-            for n in range(2)
-        ]
-        fixed = int(tables[0].memory_bytes())
+        plain = _plain(options)
+        bare, trained = (_table(f"measured_{n}", dim, dtype, plain) for n in range(2))
+        fixed = int(bare.memory_bytes())
         keys = np.arange(num_keys)
-        of_key = [(size - fixed) / count for count, size in _grown(tables[0], keys)]
+        of_key = [(size - fixed) / count for count, size in _grown(bare, keys)]
         slots = 0.0
         if optimizer is not None:
-            _train(tables[1], keys, type(optimizer).from_config(optimizer.get_config()))
-            slots = (int(tables[1].memory_bytes()) - int(tables[0].memory_bytes())) / num_keys
+            _train(trained, keys, optimizer)
+            slots = (int(trained.memory_bytes()) - int(bare.memory_bytes())) / num_keys
+        max_keys = None
+        if options.max_bytes is not None:
+            limited = _table("measured_budget", dim, dtype, _with_bytes(options, num_ranks))
+            if optimizer is not None:
+                _train(limited, keys[:1], optimizer)
+            max_keys = int(limited.budget_counts().max_keys)
     row = dim * tf.as_dtype(dtype).size
     # The index grows in parts, so that its bytes of a key vary until there are twice as many keys.
-    return TableBytes(fixed, row + slots, float(np.mean(of_key)) - row)
+    return TableBytes(fixed, row + slots, float(np.mean(of_key)) - row, max_keys)
+
+
+def _table(name, dim, dtype, options):
+    return EmbeddingVariable(
+        name, dim, value_dtype=dtype, initializer=tf.zeros_initializer(), ev_option=options
+    )
+
+
+def _with_bytes(options, num_ranks):
+    """The options, with the budget of one rank."""
+    max_bytes = options.max_bytes
+    if options.budget_of == "all":
+        max_bytes //= num_ranks
+    return keyed_options(
+        max_bytes=max_bytes,
+        budget_of="rank",
+        **{name: getattr(options, name) for name in _OF_BYTES},
+    )
+
+
+# The options by which a budget of bytes counts.
+_OF_BYTES = (
+    "num_initial_rows", "admit_after", "expected_keys", "early_share", "counter_bits", "keep_share",
+    "evict", "decay_steps", "safe_steps", "hand_out", "evict_after_minutes",
+)  # fmt: skip
 
 
 def _plain(options):
@@ -90,6 +118,7 @@ def _grown(table, keys):
 
 
 def _train(table, keys, optimizer):
+    optimizer = type(optimizer).from_config(optimizer.get_config())
     optimizer = optimizer if isinstance(optimizer, WRAPPED) else wrap(optimizer)
     with tf.GradientTape() as tape:
         (rows,) = group_embedding_lookup([table], [tf.constant(keys, tf.int64)])

@@ -127,6 +127,27 @@ def test_keys_that_a_longer_training_meets():
     assert 0.3 < found.tables["user"].hit_rates["dram"] < 0.9
 
 
+@pytest.mark.parametrize("budget_of, ranks", [("rank", 2), ("all", 4)])
+def test_a_budget_of_bytes_limits_keys(budget_of, ranks):
+    # Given a table with a budget of bytes, trained until it is full
+    options = {"max_bytes": 256 << 20, "budget_of": budget_of, "hand_out": "keys"}
+    of_rank = (256 << 20) // (ranks if budget_of == "all" else 1)
+    table = ge.keyed_table("user", 16, **{**options, "max_bytes": of_rank, "budget_of": "rank"})
+    train([table], np.arange(10), keras.optimizers.Adagrad(0.1))
+    # When one is planned for more keys than that
+    found = ge.plan(
+        [feature("user", **options)],
+        batches=[{"user": [1, 2]}],
+        keys={"user": 10**8},
+        optimizer=keras.optimizers.Adagrad(0.1),
+        ranks=ranks,
+    )
+    # Then each rank has as many as the budget allows, in fewer bytes
+    planned = found.tables["user"]
+    assert planned.keys == ranks * int(table.budget_counts().max_keys)
+    assert all(0.3 * of_rank < sizes["dram"] <= of_rank for sizes in planned.bytes_by_rank)
+
+
 def test_hit_rates_of_rows_on_disk(tmp_path):
     # Given a table that has a fifth of its rows in memory, trained by skewed ids
     random = np.random.default_rng(SEED)

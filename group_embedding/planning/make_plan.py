@@ -51,7 +51,7 @@ class TablePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `ge.plan` computed; `print` shows it as a table.
+    """Bytes, hit rates and a step, as `ge.plan` computed them; `print` shows them as a table.
 
     Attributes:
         tables: a TablePlan by the name of the table.
@@ -146,11 +146,11 @@ def plan(
     sample = read_sample(batches, features)
     configs = {feature.table.name: feature.table for feature in features}
     _check(configs, keys or {}, ranks, machine)
+    measured = _measure_all(configs, optimizer, dtype, ranks)
     sizes = {
-        name: _size_of(config, sample, features, samples, keys or {}, ranks)
+        name: _size_of(config, measured[name], sample, features, samples, keys or {}, ranks)
         for name, config in configs.items()
     }
-    measured = _measure_all(configs, optimizer, dtype)
     hbm_left = _hbm_for_tiers(configs, sizes, measured, hbm, ranks)
     tables = {
         name: _plan_table(
@@ -215,9 +215,9 @@ class _Size:
     wanted: int
 
 
-def _size_of(config: TableConfig, sample, features, samples, keys, ranks):
+def _size_of(config: TableConfig, measured, sample, features, samples, keys, ranks):
     options = _options_of(config)
-    if options is None:
+    if config.num_rows is not None:
         return _Size(config.num_rows, config.num_rows)
     if config.name in keys:
         expected = keys[config.name]
@@ -228,10 +228,12 @@ def _size_of(config: TableConfig, sample, features, samples, keys, ranks):
     rows = round(expected)
     if options.max_keys is not None:
         rows = min(rows, options.max_keys * (ranks if options.budget_of == "rank" else 1))
+    if measured.max_keys is not None:
+        rows = min(rows, measured.max_keys * ranks)
     return _Size(rows, round(expected))
 
 
-def _measure_all(configs, optimizer, dtype):
+def _measure_all(configs, optimizer, dtype, ranks):
     """{table: TableBytes}; tables of one shape and kind are measured once."""
     found: dict[tuple[int, str, str], TableBytes] = {}
     of_table = {}
@@ -240,7 +242,7 @@ def _measure_all(configs, optimizer, dtype):
         kind = (config.dim, config.dtype or dtype, repr(options))
         if kind not in found:
             trained = optimizer if config.trainable else None
-            found[kind] = measure(config.dim, kind[1], options, trained)
+            found[kind] = measure(config.dim, kind[1], options, trained, ranks)
         of_table[name] = found[kind]
     return of_table
 
