@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
         sequence_categorical_column_with_embedding,
     )
     from group_embedding.lookups import RoutedIds, owner_of
+    from group_embedding.planning import Plan, TablePlan, plan
     from group_embedding.ranks import exchange
     from group_embedding.ranks.distributed import (
         DistributedOptimizer,
@@ -73,7 +74,11 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
         EmbeddingVariableStatisticsHook,
         EvictedKeysHook,
         KeyedOptions,
+        Statistics,
+        StatisticsServer,
+        TableStatistics,
         hand_out_evicted,
+        statistics,
     )
 
 __version__ = VERSION
@@ -117,6 +122,7 @@ _NAMES = {
         "sequence_categorical_column_with_embedding",
     ],
     "lookups": ["RoutedIds", "owner_of"],
+    "planning": ["Plan", "TablePlan", "plan"],
     "ranks.distributed": [
         "DistributedOptimizer",
         "Saver",
@@ -127,7 +133,11 @@ _NAMES = {
         "EmbeddingVariableStatisticsHook",
         "EvictedKeysHook",
         "KeyedOptions",
+        "Statistics",
+        "StatisticsServer",
+        "TableStatistics",
         "hand_out_evicted",
+        "statistics",
     ],
 }
 # Not `deeprec`: importing it turns TensorFlow 2's behaviour off, which no attribute does.

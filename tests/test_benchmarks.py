@@ -30,11 +30,13 @@ COMMANDS = [
     "bench_ranks overlap --ranks 2 --samples 64 --rows 1000 --alphas 0 1.05",
     "bench_save upload memory://bench --rows 2000 --batch 64 --saves 1",
     "bench_save waits --rows 2000 --batch 64 --steps 2 --saves 1 --only evicts",
+    f"bench_step checkouts {ROOT} --keys 300 --batch 50 --dim 4 --turns 2 --steps 2",
     "bench_step dense_update --batch 32 --rows 100 --steps 2 --turns 1 --optimizers adam",
     "bench_step first_call --features 2 3",
     "bench_step tables --tables 2 3 --steps 2 --turns 1",
     "bench_table budget --keys 1000 --batch 100 --dim 4 --steps 20 --stream 3000",
     "bench_table cpu --keys 3000 --dims 4 --batch 1000 --grow 5000",
+    "bench_table plan --dims 4 --optimizers adagrad --keys 300",
 ]
 if HAS_HOROVOD:
     COMMANDS.append(

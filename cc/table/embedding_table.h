@@ -26,6 +26,7 @@
 #include "table/locate_rows.h"
 #include "table/snapshot.h"
 #include "table/table_options.h"
+#include "table/use_counts.h"
 
 namespace group_embedding {
 
@@ -91,6 +92,7 @@ class EmbeddingTable {
   // Minutes since 1970 of batches from now on, instead of the clock's. Exclusive.
   virtual Status SetTime(int64_t minute);
   virtual BudgetCounts budget_counts() const { return {}; }
+  virtual UseCounts use_counts() const { return {}; }  // Exclusive.
   // Appends the keys that the budget has evicted since the last call, with counts and versions, and
   // with values if options().budget says so. Exclusive.
   virtual void TakeEvicted(KeyedRows* /*rows*/) {}

@@ -1,6 +1,7 @@
 """python -m group_embedding.checkpoint COMMAND PREFIX: checkpoints for people.
 
-inspect     what the tables of a checkpoint hold
+inspect     what the tables of a checkpoint hold, how often their keys were trained, and how long
+            ago; --plot FILE.png draws it
 verify      reads all their files to the end; exit status 1 if one is damaged
 export      the rows of a table to a Parquet file
 rename-ops  names the ops of a SavedModel GroupEmbedding>..., where it is older than these names
@@ -24,6 +25,8 @@ def main(arguments=None):
         command = commands.add_parser(name)
         command.add_argument("prefix")
         command.add_argument("--table", help="only this one")
+        if name == "inspect":
+            command.add_argument("--plot", help="picture to write, of counts and ages of keys")
     command.add_argument("--out", required=True, help="the Parquet file to write")
     rename = commands.add_parser("rename-ops")
     rename.add_argument("prefix", metavar="FOLDER")
@@ -33,7 +36,9 @@ def main(arguments=None):
     tables = _tables(options.prefix, options.table)
     if options.command == "export":
         return _export(tables, options.out)
-    return _verify(tables, quiet=options.command == "verify")
+    if options.command == "verify":
+        return _verify(tables, quiet=True)
+    return _verify(tables, quiet=False) or _show_keys(tables, options.plot)
 
 
 def _tables(prefix, name):
@@ -80,6 +85,19 @@ def _verify(tables, quiet):
             if not quiet:
                 _describe(found)
     return status
+
+
+def _show_keys(tables, picture):
+    from group_embedding.checkpoint import key_histograms
+
+    found = {table["table"]: key_histograms.histograms_of(table) for table in tables}
+    for name, histograms in found.items():
+        print(f"table '{name}'")
+        for histogram in histograms:
+            print("\n".join(histogram.lines()))
+    if picture:
+        key_histograms.draw(found, picture)
+    return 0
 
 
 def _describe(found):

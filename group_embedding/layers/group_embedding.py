@@ -31,6 +31,7 @@ from group_embedding.layers.sequential import let_keras_2_build_from_dicts
 from group_embedding.lookups.api import group_embedding_lookup_sparse, route_ids
 from group_embedding.lookups.routed_ids import RoutedIds
 from group_embedding.ranks.sharding.resolve_placements import resolve_placements
+from group_embedding.variables import Statistics, statistics
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 
@@ -143,6 +144,11 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     def tables(self) -> dict[str, Any]:
         """The tables' weights by table name; empty until the layer is built."""
         return dict(self._tables.by_name)
+
+    def statistics(self) -> Statistics:
+        """Reads what the layer's keyed tables hold and were asked for, on this rank, as
+        `ge.statistics` does."""
+        return statistics(self)
 
     def build(self, inputs_shape: Any = None) -> None:
         # The configs say all that is needed, whatever the shape of the inputs.

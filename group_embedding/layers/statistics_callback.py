@@ -1,4 +1,4 @@
-"""The sizes of a model's keyed tables, as a Keras callback."""
+"""Statistics of a model's keyed tables, as a Keras callback."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.layers.periodic_callback import PeriodicCallback, keyed_tables_of
-from group_embedding.variables.statistics_hook import statistics
+from group_embedding.variables import Statistics, statistics
 
 
 class EmbeddingVariableStatistics(PeriodicCallback):
-    """Writes the sizes of a model's EmbeddingVariables for TensorBoard after every epoch: keys,
-    memory_bytes, load_factor. TensorFlow writes them with the package `tensorboard`.
+    """Writes statistics of a model's EmbeddingVariables for TensorBoard after every epoch: keys,
+    bytes, hit rates, evictions and others of `ge.statistics`, each under `<table>/`. TensorFlow
+    writes them with the package `tensorboard`.
 
     Example:
 
@@ -31,6 +32,7 @@ class EmbeddingVariableStatistics(PeriodicCallback):
         super().__init__(every_n_batches)
         self._log_dir = log_dir
         self._writer: Any = None
+        self._before: Statistics | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._writer = tf.summary.create_file_writer(self._log_dir)
@@ -39,8 +41,9 @@ class EmbeddingVariableStatistics(PeriodicCallback):
         self._writer.close()
 
     def run_at(self, batch: int) -> None:
+        found = statistics(keyed_tables_of(self.model))
         with self._writer.as_default(step=batch):
-            for table in keyed_tables_of(self.model):
-                for name, value in statistics(table).items():
-                    tf.summary.scalar(name, value)
+            for tag, value in found.scalars(self._before).items():
+                tf.summary.scalar(tag, value)
+        self._before = found
         self._writer.flush()

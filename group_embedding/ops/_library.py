@@ -81,6 +81,12 @@ def native():
     functions.GroupEmbeddingEndHostExchange.argtypes = [*number, ctypes.c_char_p]
     functions.GroupEmbeddingPendingCalls.restype = None
     functions.GroupEmbeddingPendingCalls.argtypes = [*number, *text]
+    functions.GroupEmbeddingHostExchangeUse.restype = None
+    functions.GroupEmbeddingHostExchangeUse.argtypes = [
+        *number,
+        ctypes.POINTER(ctypes.c_int64),
+        ctypes.POINTER(ctypes.c_double),
+    ]
     functions.GroupEmbeddingBeginCall.restype = None
     functions.GroupEmbeddingBeginCall.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     functions.GroupEmbeddingEndCall.restype = None

@@ -70,6 +70,12 @@ class HostExchange:
         that wait for this one raise, too. From any thread."""
         native().GroupEmbeddingEndHostExchange(self._number, reason.encode())
 
+    def use(self):
+        """(bytes sent to each rank, seconds that calls waited for other ranks)"""
+        sent, waited = (ctypes.c_int64 * self._num_ranks)(), ctypes.c_double()
+        native().GroupEmbeddingHostExchangeUse(self._number, sent, ctypes.byref(waited))
+        return tuple(sent), waited.value
+
     def wait_until_received(self, seconds):
         """Waits until other hosts have received all that was sent, for so many seconds at most:
         connections end with the process."""

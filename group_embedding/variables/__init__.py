@@ -24,6 +24,8 @@ from group_embedding.variables.keyed_options import to_keyed_options as to_keyed
 from group_embedding.variables.keyed_table import keyed_table
 from group_embedding.variables.over_replicas import KeyedReplicas as KeyedReplicas
 from group_embedding.variables.statistics_hook import EmbeddingVariableStatisticsHook
+from group_embedding.variables.statistics_server import StatisticsServer
+from group_embedding.variables.table_statistics import Statistics, TableStatistics, statistics
 
 keyed_options = KeyedOptions
 
@@ -32,10 +34,14 @@ __all__ = [
     "EmbeddingVariableStatisticsHook",
     "EvictedKeysHook",
     "KeyedOptions",
+    "Statistics",
+    "StatisticsServer",
+    "TableStatistics",
     "get_embedding_variable",
     "hand_out_evicted",
     "keyed_options",
     "keyed_table",
+    "statistics",
 ]
 
 if not TYPE_CHECKING:  # a type checker would believe that there is any name

@@ -25,6 +25,7 @@ from group_embedding.variables.admission import admission_of, budget_of, evictio
 from group_embedding.variables.initial_values import make_initial_values
 from group_embedding.variables.key_types import to_keys
 from group_embedding.variables.keyed_options import TableOptions, to_keyed_options
+from group_embedding.variables.live_tables import remember
 from group_embedding.variables.placeholder_variable import PlaceholderVariable
 from group_embedding.variables.steps import current_step, make_step
 from group_embedding.variables.storage import plan_storage
@@ -93,6 +94,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
             self.trained_steps = make_step(self)
         if self.placement is not None:
             table_is_made()
+        remember(self)
 
     def _make_table(self, initializer, storage, starts_like):
         table_name, dim, options = self._table_name, self.shape[1], self.options

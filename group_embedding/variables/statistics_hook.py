@@ -1,4 +1,4 @@
-"""The sizes of keyed tables as scalars for TensorBoard."""
+"""Statistics of a graph's keyed tables as scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ import tensorflow as tf
 
 from group_embedding.variables.embedding_variable import EmbeddingVariable
 from group_embedding.variables.periodic_hook import PeriodicHook
-
-
-def statistics(table):
-    """{name: scalar tensor} of an EmbeddingVariable: its keys, bytes and load factor."""
-    name = table.name.partition(":")[0]
-    return {
-        f"{name}/keys": table.total_count(),
-        f"{name}/memory_bytes": table.memory_bytes(),
-        f"{name}/load_factor": table.load_factor(),
-    }
+from group_embedding.variables.table_statistics import Statistics, statistics_from, tensors_of
 
 
 class EmbeddingVariableStatisticsHook(PeriodicHook):
-    """Writes the sizes of all EmbeddingVariables of the graph: keys, memory_bytes, load_factor.
+    """Writes statistics of all EmbeddingVariables of the graph: keys, bytes, hit rates, evictions
+    and others of `ge.statistics`, each under `<table>/`.
 
     Example:
 
@@ -42,24 +34,24 @@ class EmbeddingVariableStatisticsHook(PeriodicHook):
     def __init__(self, output_dir: str | os.PathLike[str], every_n_steps: int = 100) -> None:
         super().__init__(every_n_steps)
         self._output_dir = output_dir
+        self._before: Statistics | None = None
 
     def begin(self) -> None:
         super().begin()
         v1 = tf.compat.v1
         self._writer = v1.summary.FileWriterCache.get(self._output_dir)
-        tables = [v for v in v1.global_variables() if isinstance(v, EmbeddingVariable)]
-        self._scalars = {}
-        for table in tables:
-            self._scalars.update(statistics(table))
+        self._tables = [v for v in v1.global_variables() if isinstance(v, EmbeddingVariable)]
+        self._tensors = tensors_of(self._tables)
 
     def run_at(self, session: Any, step: int) -> None:
-        values = session.run(self._scalars)
+        found = statistics_from(self._tables, session.run(self._tensors))
         summary = tf.compat.v1.Summary(
             value=[
                 tf.compat.v1.Summary.Value(tag=tag, simple_value=float(value))
-                for tag, value in values.items()
+                for tag, value in found.scalars(self._before).items()
             ]
         )
+        self._before = found
         self._writer.add_summary(summary, step)
 
     def end(self, session: Any) -> None:

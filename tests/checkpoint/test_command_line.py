@@ -1,6 +1,7 @@
 """python -m group_embedding.checkpoint."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -39,6 +40,26 @@ def test_inspect_says_what_a_checkpoint_holds(saved, tmp_path, capsys):
     assert "table 'user', step 6" in said and "table 'deep/item'" in said
     assert "dim 4, float32" in said and "changes, part 1 of 1" in said
     assert "keys erased" in said and "[4] float32" in said
+
+
+def test_inspect_shows_how_often_keys_were_trained_and_how_long_ago(saved, tmp_path, capsys):
+    picture = tmp_path / "keys.png"
+    assert main(["inspect", saved, "--table", "user", "--plot", str(picture)]) == 0
+
+    said = capsys.readouterr().out.partition("times trained")[2]
+    counts, _, ages = said.partition("steps since")
+    rows = cases.content(saved)[0]["user"].values()
+    for shown, numbers in (
+        (counts, [count for count, *_ in rows]),
+        (ages, [6 - version for _, version, *_ in rows]),
+    ):
+        for begin, end in ((0, 0), (1, 1), (2, 3), (4, 7)):
+            keys = sum(begin <= number <= end for number in numbers)
+            name = f"{begin} to {end}" if end > begin else f"{begin}"
+            assert bool(re.search(rf"^ +{name} +{keys}(?: #+)?$", shown, re.MULTILINE)) == (
+                keys > 0
+            )
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_verify_says_which_file_is_damaged(saved, capsys):

@@ -1,6 +1,9 @@
-"""The sizes of keyed tables in TensorBoard's event files."""
+"""Statistics of keyed tables: numbers, TensorBoard's event files, Prometheus's text."""
 
 import glob
+import re
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import group_embedding as ge
 from group_embedding.keras_compat import keras
 
 v1 = tf.compat.v1
+SEED = 3
 
 
 def read_events(folder):
@@ -22,6 +26,177 @@ def read_events(folder):
                 number = tf.make_ndarray(value.tensor).item() if is_tensor else value.simple_value
                 found.setdefault(value.tag, {})[event.step] = number
     return found
+
+
+def trainer(table):
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+
+    def train(keys):
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup([table], [tf.constant(keys, tf.int64)])
+            loss = tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    return train
+
+
+def of(table):
+    (found,) = ge.statistics([table]).tables.values()
+    return found
+
+
+def test_ids_that_have_a_row_and_keys_that_get_one():
+    # Given a table that admits keys the second time
+    table = ge.keyed_table("counted", 4, admit_after=2)
+    train = trainer(table)
+
+    # When it trains 1 and 2, then 2 twice and 3, and reads 1, 2 and 3
+    train([1, 2])
+    train([2, 2, 3])
+    ge.lookup([table], [tf.constant([[1, 2, 3]], tf.int64)])
+
+    # Then 2 alone has a row, since the second step, and one of eight ids found it
+    found = of(table)
+    assert (found.keys, found.admitted) == (1, 1)
+    assert (found.looked_up, found.found) == (8, {"dram": 1})
+    assert found.hit_rates() == {"dram": 1 / 8}
+    assert found.memory_bytes == int(table.memory_bytes())
+    assert found.bytes_by_tier == {"dram": found.memory_bytes}
+
+
+def test_rows_in_memory_and_on_disk(tmp_path):
+    # Given a table with 1,000 keys, most of which are on disk
+    table = ge.keyed_table(
+        "tiered", 16, tiers=["dram", "disk"], tier_bytes=[200 * 96], disk_folder=str(tmp_path)
+    )
+    train, keys = trainer(table), np.arange(1000)
+    for part in np.split(keys, 20):
+        train(part)
+    before = of(table)
+    tiers = table.lookup_tier(keys[:60]).numpy()
+
+    # When some are looked up, each twice, beside keys that have no row
+    ids = np.concatenate([keys[:60], keys[:60], [-1, -2, -3]])
+    ge.lookup([table], [tf.constant(ids)])
+
+    # Then ids are counted by the tier in which their row was
+    found = of(table)
+    in_memory = 2 * int((tiers == 0).sum())
+    assert 2 * int((tiers == 1).sum()) == 120 - in_memory > 0
+    assert found.looked_up - before.looked_up == 123
+    assert found.hit_rates(before) == {"dram": in_memory / 123, "disk": (120 - in_memory) / 123}
+    assert found.wait_seconds > before.wait_seconds > 0
+    assert found.bytes_by_tier["disk"] == found.disk_bytes >= 0
+    # and rows that are prefetched are not counted, until they are looked up
+    ge.route_ids([table], [tf.constant(keys[100:150])])
+    assert of(table).looked_up == found.looked_up
+
+
+@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+def test_keys_that_go_by_policy(tiers, tmp_path):
+    on_disk = {"tier_bytes": [20 * 96], "disk_folder": str(tmp_path)} if len(tiers) > 1 else {}
+    table = ge.keyed_table(
+        "going", 4, tiers=tiers, max_keys=100, budget_of="rank", evict="least_frequent",
+        evict_after_steps=3, evict_below_norm=1e-9, **on_disk,
+    )  # fmt: skip
+    train = trainer(table)
+    for step in range(6):
+        train(np.arange(20) + 20 * step)
+    counts = table.budget_counts()
+
+    # Keys of the first steps that are still there go as the table is saved
+    kept = int(table.total_count())
+    tf.train.Checkpoint(table=table).save(str(tmp_path / "save"))
+
+    found = of(table)
+    assert found.max_keys == 100
+    assert found.evicted == {
+        "least_frequent": int(counts.evicted),
+        "evict_after_steps+evict_below_norm": kept - found.keys,
+    }
+    assert found.evicted["least_frequent"] > 0 and found.keys < kept
+    assert 0 < found.oldest_steps <= 3
+
+
+def test_how_ids_repeat_by_samples():
+    # Given a batch of 1,000 ids, a third of which are one key
+    random = np.random.default_rng(SEED)
+    ids = random.permutation(np.r_[np.full(333, 7), random.integers(100, 600, 667)])
+    table = ge.keyed_table("repeated", 4)
+
+    # When it was looked up often enough for samples of all parts of the table
+    for _ in range(512):
+        ge.lookup([table], [tf.constant(ids)])
+
+    # Then the samples say what all ids say
+    found = of(table)
+    assert found.hottest_share == pytest.approx(0.333)
+    assert found.unique_share == pytest.approx(len(np.unique(ids)) / 1000)
+
+
+def test_all_tables_of_the_process_a_model_and_a_layer():
+    table = ge.TableConfig("users", None, 4)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
+    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    one, two = ge.keyed_table("same", 2), ge.keyed_table("same", 2)
+    two.insert([1], tf.ones([1, 2]))
+
+    of_all = ge.statistics()
+
+    (name,) = layer.statistics().tables
+    assert name.endswith("users")
+    assert set(ge.statistics(model).tables) == {name} <= set(of_all.tables)
+    both = ge.statistics([one, two]).tables
+    assert {name: found.keys for name, found in both.items()} == {"same": 0, "same#2": 1}
+    del two
+    assert of_all.rank == 0 and of_all.exchange is None
+
+
+def test_a_printed_table_and_a_page_of_prometheus():
+    # Given the statistics of two tables
+    users = ge.keyed_table('the "users"', 4, max_keys=50, budget_of="rank")
+    items = ge.keyed_table("items", 4)
+    trainer(users)(range(40))
+    found = ge.statistics([users, items])
+
+    # When they are printed, Then each table has a line
+    lines = str(found).splitlines()
+    assert len(lines) == 3 and lines[0].startswith("table")
+    assert re.search(r'^the "users" +40 +50 +dram .* +dram 0.0% +100.0%', lines[1])
+
+    # When they are text for Prometheus, Then each metric has a type and one sample for each table
+    text = found.prometheus()
+    samples = dict(re.findall(r"^(group_embedding_\S+\{.*\}) (\S+)$", text, re.MULTILINE))
+    assert samples['group_embedding_table_keys{table="items",rank="0"}'] == "0"
+    name = 'the \\"users\\"'
+    assert samples[f'group_embedding_table_admitted_total{{table="{name}",rank="0"}}'] == "40"
+    of_policy = f'table="{name}",policy="least_recent",rank="0"'
+    assert samples[f"group_embedding_table_evicted_total{{{of_policy}}}"] == "0"
+    types = re.findall(r"^# TYPE (\S+) (gauge|counter)$", text, re.MULTILINE)
+    assert {sample.partition("{")[0] for sample in samples} == {name for name, _ in types}
+
+
+def test_a_server_answers_while_a_thread_trains():
+    table = ge.keyed_table("scraped", 4)
+    train = trainer(table)
+    with ge.StatisticsServer() as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for step in range(3):
+            train([step])
+            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+                text = answer.read().decode()
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert f'group_embedding_table_keys{{table="scraped",rank="0"}} {step + 1}\n' in text
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{url}/other", timeout=30)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{url}/metrics", timeout=30)
+
+
+def test_a_graph_of_tensorflow_1_has_a_hook():
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="StatisticsHook"):
+        ge.statistics()
 
 
 def test_hook_writes_every_few_steps(tmp_path):
@@ -42,6 +217,8 @@ def test_hook_writes_every_few_steps(tmp_path):
     assert events["user/keys"] == {1: 2, 3: 6, 5: 10}
     assert all(0 < load < 1 for load in events["user/load_factor"].values())
     assert all(size > 10 * 4 * 4 for size in events["user/memory_bytes"].values())
+    assert events["user/admitted"] == {1: 2, 3: 6, 5: 10}
+    assert set(events["user/hit_rate/dram"]) == {1, 3, 5}
 
 
 def test_callback_writes_after_epochs_and_batches(tmp_path):
@@ -60,6 +237,8 @@ def test_callback_writes_after_epochs_and_batches(tmp_path):
 
     (keys,) = (values for tag, values in read_events(tmp_path).items() if tag.endswith("/keys"))
     assert set(keys) == {3, 4, 6, 8}
+    (rates,) = (values for tag, values in read_events(tmp_path).items() if "hit_rate" in tag)
+    assert rates[8] == 1 and rates[3] < 1  # rates are those since the last time
     assert keys[8] == 32
 
 

@@ -90,6 +90,7 @@ void HostExchange::Send(Outgoing outgoing, Done done) {
       memory_->AddWaiting(1);  // before Collect, so that no message is missed
       for (int n = 0; n < num_ranks_; ++n) {
         if (n == rank_) continue;
+        use_.sent_bytes[n] += outgoing.messages[n]->bytes;
         transports_[n]->Post(n, std::move(outgoing.messages[n]), call.description);
       }
       Collect();
@@ -132,6 +133,11 @@ std::vector<PendingCall> HostExchange::Waiting() {
     if (call.done) waiting.push_back({name, *call.description.text, seconds.count()});
   }
   return waiting;
+}
+
+ExchangeUse HostExchange::Use() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return use_;
 }
 
 void HostExchange::Listen(const LateWarning& late) {
@@ -226,6 +232,8 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
   call->done = nullptr;
   memory_->AddWaiting(-1);
   if (!ended->error.ok()) return true;
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - call->begin;
+  use_.wait_seconds += waited.count();
   ended->error = DifferenceIn(*call);
   std::vector<MessagePtr> messages(num_ranks_);
   for (int n = 0; n < num_ranks_; ++n) {

@@ -75,6 +75,12 @@ class Inbox {
   const std::vector<MessagePtr> messages_;
 };
 
+// What a rank has sent, and how long its calls waited for others, since it joined.
+struct ExchangeUse {
+  std::vector<int64_t> sent_bytes;  // [num_ranks], to each rank
+  double wait_seconds = 0;          // from when a call was made until all ranks had made it
+};
+
 class HostExchange : public std::enable_shared_from_this<HostExchange> {
  public:
   // inbox: null if there is an error.
@@ -111,6 +117,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   // The calls that wait for other ranks.
   std::vector<PendingCall> Waiting();
+  ExchangeUse Use();
 
  private:
   // The calls of one name: messages that have arrived from each rank, and the waiting call, if any.
@@ -133,7 +140,9 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
         num_ranks_(num_ranks),
         memory_(std::move(memory)),
         transports_(static_cast<size_t>(num_ranks), memory_.get()),
-        has_ended_(static_cast<size_t>(num_ranks)) {}
+        has_ended_(static_cast<size_t>(num_ranks)) {
+    use_.sent_bytes.resize(num_ranks);
+  }
   void Listen(const LateWarning& late);
 
   // With the lock held.
@@ -153,7 +162,8 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   std::mutex mutex_;                             // guards all members below
   std::unordered_map<std::string, Call> calls_;
   std::vector<bool> has_ended_;  // [num_ranks] whether a rank has
-  std::string end_;              // why this rank has; empty: it has not
+  ExchangeUse use_;
+  std::string end_;  // why this rank has; empty: it has not
 };
 
 }  // namespace group_embedding

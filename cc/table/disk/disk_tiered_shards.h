@@ -22,6 +22,7 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
                    Status* error);
 
   TierBelowMemory* lower_tier() override { return this; }
+  bool has_tier_below() const override { return true; }
   std::unique_lock<std::mutex> StartLocating() override;
   void Use(int64_t row) override { uses()[row].call = call_; }
   Status PrefetchRowsOf(std::vector<int64_t> keys, Access access,
@@ -49,6 +50,11 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
     return options().budget.is_given() ? std::min(max_rows, BudgetKeys(slots)) : max_rows;
   }
   int64_t memory_bytes() const override;
+  UseCounts use_counts() const override {
+    UseCounts counts = HostShards::use_counts();
+    counts.num_expired += disk_->num_expired();
+    return counts;
+  }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
   Status Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
   Status ReadAll(KeyedRows* rows) const override;

@@ -112,7 +112,7 @@ Status RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
   std::lock_guard<std::mutex> lock(evicting_);
   FoundOnDisk found;
   const Status status = Find(keys.data(), static_cast<int64_t>(keys.size()), &found);
-  return status.ok() ? Erase(found.evicted) : status;
+  return status.ok() ? EraseExpired(found.evicted) : status;
 }
 
 int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
@@ -129,7 +129,7 @@ int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
       const char* record = found.records.data() + i * layout_.bytes();
       if (IsEvicted(record, eviction.get())) found.evicted.push_back(found.keys[i]);
     }
-    if (status.ok()) status = Erase(found.evicted);
+    if (status.ok()) status = EraseExpired(found.evicted);
     if (failed_.ok()) failed_ = status;
     num_evicted += static_cast<int64_t>(found.evicted.size());
     if (erased == nullptr) continue;

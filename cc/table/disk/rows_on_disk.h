@@ -7,6 +7,7 @@
 // Thread safety: that of DiskStore.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -61,6 +62,12 @@ class RowsOnDisk {
   // As of DiskStore; while an eviction is carried out, it writes to the heads of `records`.
   Status Put(const std::vector<int64_t>& keys, char* records);
   Status Erase(const std::vector<int64_t>& keys);
+  // As Erase, of keys that an eviction names.
+  Status EraseExpired(const std::vector<int64_t>& keys) {
+    num_expired_ += static_cast<int64_t>(keys.size());
+    return Erase(keys);
+  }
+  int64_t num_expired() const { return num_expired_; }
   // How many rows there is space for beside `in_memory`, if records have so many bytes more.
   int64_t MaxRows(int64_t in_memory, int64_t more_bytes) const {
     if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
@@ -126,6 +133,7 @@ class RowsOnDisk {
   const TableOptions options_;
   const DiskTierOptions disk_;
   RecordLayout layout_;
+  std::atomic<int64_t> num_expired_{0};
   int64_t minute_at_ = 0;  // in a record; 0: the table keeps no time
   std::unique_ptr<DiskStore> store_;
   Status failed_;

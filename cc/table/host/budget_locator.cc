@@ -23,13 +23,10 @@ class BudgetLocator : public RowLocator {
         tier_(table->lower_tier()),
         first_step_(table->options().admission.kind == Admission::Kind::kBloom ? 2 : 1),
         batch_(table) {
-    keys_.table = table;
+    keys_.Begin(table, requests_, step);
+    num_keys_ = keys_.NumKeys();
     own_batches_.push_back(batch_.number());
-    for (const KeysToLocate& request : requests_) {
-      num_keys_ += request.num_keys;
-      AddChunks(request, &keys_.chunks);
-      own_batches_.push_back(request.batch);
-    }
+    for (const KeysToLocate& request : requests_) own_batches_.push_back(request.batch);
   }
 
   int num_steps() const override { return first_step_ + 2; }
@@ -51,6 +48,7 @@ class BudgetLocator : public RowLocator {
       return {};
     }
     ShardTask shard(keys_, static_cast<int>(task), step_);
+    if (step == 1) shard.SampleIfChosen();
     if (step == first_step_ + 1) {
       return shard.StartNew(without_[task], num_places_[task], without_place_, &num_to_lend_);
     }
@@ -72,15 +70,7 @@ class BudgetLocator : public RowLocator {
     table_.CompleteEviction(parallel_for);
     table_.HalveCounts(parallel_for);
     if (tier_ == nullptr) return {};
-    std::vector<int64_t> without[kNumShards];
-    parallel_for(kNumShards, 20 * num_keys_ / kNumShards + 100, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) {
-        ShardTask(keys_, static_cast<int>(s), -1).Use(tier_, &without[s]);
-      }
-    });
-    std::vector<int64_t> all;
-    for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
-    return tier_->PrefetchRowsOf(std::move(all), Access::kRead, parallel_for);
+    return PrefetchRows(keys_, tier_, Access::kRead, parallel_for);
   }
 
   Status MakePlaces(const ParallelFor& parallel_for) {

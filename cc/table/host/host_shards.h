@@ -19,6 +19,7 @@
 #include "table/host/key_index.h"
 #include "table/host/row_snapshot.h"
 #include "table/host/row_store.h"
+#include "table/host/table_use.h"
 #include "table/lowest_keys.h"
 #include "table/row_records.h"
 
@@ -60,12 +61,14 @@ class TierBelowMemory {
 class HostShards : public EmbeddingTable, public HostTable {
  public:
   static constexpr int kNumShards = 1 << KeyIndex::kOwnersBits;
+  static constexpr int kNoShard = TableUse<kNumShards>::kNoShard;
 
   // An entry's state: > 0: its row + 1; < 0: the key has no row and was seen that often.
   struct Shard {
     mutable std::mutex mutex;
     KeyIndex index;
     std::atomic<int64_t> num_rows{0};  // keys that have one
+    ShardUse use;
     // While a snapshot has not read this shard's counts: the former counts of entries changed since
     // it was taken, 0 for new entries. Else null.
     std::unique_ptr<std::unordered_map<int64_t, int64_t>> former_counts;
@@ -94,6 +97,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   BloomCounters& bloom() { return bloom_; }
   std::shared_ptr<RowSnapshot> snapshot() const { return std::atomic_load(&snapshot_); }
   virtual TierBelowMemory* lower_tier() { return nullptr; }
+  virtual bool has_tier_below() const { return false; }
 
   // The slots that a table has by its options. Called once, before the table is used.
   Status MakeOwnSlots();
@@ -102,6 +106,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   Eviction AsOfNow(Eviction eviction) const;
   // Null: the table has no budget.
   BudgetUse* budget() { return budget_.get(); }
+  TableUse<kNumShards>& use() { return use_; }
   // How many keys the budget allows.
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // Evicts until there are places for `new_keys`, which have no row, if there can be. Returns those
@@ -143,6 +148,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   }
   Status SetTime(int64_t minute) override;
   BudgetCounts budget_counts() const override;
+  UseCounts use_counts() const override;
   void TakeEvicted(KeyedRows* rows) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   Status Slot(const SlotOptions& slot, void** array) override;
@@ -236,6 +242,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   mutable std::mutex eviction_mutex_;      // of who forgets keys; taken before that of a shard
   std::atomic<int64_t> minute_{0};         // that SetTime has set; 0: none
   const std::unique_ptr<BudgetUse> budget_;
+  mutable TableUse<kNumShards> use_;
   int score_slot_ = -1, born_slot_ = -1;  // of the budget; -1: it needs none
 };
 

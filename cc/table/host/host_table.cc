@@ -14,7 +14,8 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kEraseAhead = 16;  // keys whose entries are asked for
+constexpr int64_t kEraseAhead = 16;         // keys whose entries are asked for
+constexpr int64_t kMostLookedAt = 1 << 16;  // rows of a sample
 
 }  // namespace
 
@@ -151,7 +152,30 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
   for (const std::vector<int64_t>& keys : chosen) {
     num_erased += HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }
+  use_.AddExpired(num_erased);
   return num_erased;
+}
+
+UseCounts HostShards::use_counts() const {
+  UseCounts counts;
+  counts.are_kept = true;
+  use_.AddTo(&counts);
+  int64_t num_found = 0;
+  for (const Shard& shard : shards_) {
+    num_found += shard.use.num_found;
+    counts.num_looked_up += shard.use.num_found + shard.use.num_without;
+    counts.num_in_first_tier += shard.use.num_in_memory;
+    counts.num_admitted += shard.use.num_admitted;
+  }
+  counts.num_in_first_tier = has_tier_below() ? counts.num_in_first_tier : num_found;
+  counts.num_below = num_found - counts.num_in_first_tier;
+  const int64_t stride = 1 + (store_.num_rows() - first_row()) / kMostLookedAt;
+  for (int64_t row = first_row(); row < store_.num_rows(); row += stride) {
+    const RowInfo& info = store_.Info(row);
+    if (info.count < 0 || info.version < 0) continue;  // no key's, or of no step
+    counts.oldest_steps = std::max(counts.oldest_steps, use_.last_step() - info.version);
+  }
+  return counts;
 }
 
 int64_t HostShards::Minute() const {

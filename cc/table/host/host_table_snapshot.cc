@@ -70,6 +70,7 @@ void HostShards::Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, 
   store_.RetireSince(snapshot.clock(), row);
   --shard->num_rows;
   shard->index.Erase(entry, HashOf);
+  use_.AddExpired(1);
 }
 
 void HostShards::ForgetEvicted(RowSnapshot* snapshot) const {

@@ -18,13 +18,10 @@ class ShardLocator : public RowLocator {
  public:
   ShardLocator(HostShards* table, std::vector<KeysToLocate> requests, Access access, int64_t step)
       : requests_(std::move(requests)), access_(access), step_(step), tier_(table->lower_tier()) {
-    keys_.table = table;
+    keys_.Begin(table, requests_, access == Access::kTrain ? step : -1);
     counts_in_bloom_ =
         access == Access::kTrain && table->options().admission.kind == Admission::Kind::kBloom;
-    for (const KeysToLocate& request : requests_) {
-      num_keys_ += request.num_keys;
-      AddChunks(request, &keys_.chunks);
-    }
+    num_keys_ = keys_.NumKeys();
   }
 
   int num_steps() const override { return counts_in_bloom_ ? 3 : 2; }
@@ -39,7 +36,7 @@ class ShardLocator : public RowLocator {
     if (step != 1) return {};
     if (tier_ != nullptr) {
       lock_ = tier_->StartLocating();
-      return PrefetchRowsOf(parallel_for);
+      return PrefetchRows(keys_, tier_, access_, parallel_for);
     }
     if (access_ == Access::kTrain) MakeSpace(parallel_for);
     return {};
@@ -51,6 +48,7 @@ class ShardLocator : public RowLocator {
       return {};
     }
     ShardTask shard(keys_, static_cast<int>(task), step_);
+    if (step == 1) shard.SampleIfChosen();
     if (access_ == Access::kTrain && step == num_steps() - 1) return shard.Train();
     access_ == Access::kTrain ? shard.CountInBloom() : shard.Read();
     return {};
@@ -67,19 +65,6 @@ class ShardLocator : public RowLocator {
     const auto snapshot = keys_.table->snapshot();
     if (snapshot == nullptr || !snapshot->evicts()) return;
     if (keys_.table->store().NumFree() < num_keys_) keys_.table->CompleteEviction(parallel_for);
-  }
-
-  // Brings the rows of all keys into memory.
-  Status PrefetchRowsOf(const ParallelFor& parallel_for) {
-    std::vector<int64_t> without[kNumShards];
-    parallel_for(kNumShards, 20 * num_keys_ / kNumShards + 100, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) {
-        ShardTask(keys_, static_cast<int>(s), -1).Use(tier_, &without[s]);
-      }
-    });
-    std::vector<int64_t> all;
-    for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
-    return tier_->PrefetchRowsOf(std::move(all), access_, parallel_for);
   }
 
   const std::vector<KeysToLocate> requests_;

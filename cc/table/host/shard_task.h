@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -61,6 +63,30 @@ struct Occurrence {
 struct TableKeys {
   HostShards* table;
   std::vector<KeyChunk> chunks;
+  bool is_ahead = false;                     // as of KeysToLocate
+  int sampled_shard = HostShards::kNoShard;  // whose keys the call counts
+
+  // A call begins. step: -1: it does not train.
+  void Begin(HostShards* of, const std::vector<KeysToLocate>& requests, int64_t step) {
+    table = of;
+    for (const KeysToLocate& request : requests) {
+      AddChunks(request, &chunks);
+      is_ahead = request.is_ahead;
+    }
+    if (!is_ahead) sampled_shard = of->use().BeginCall(step);
+  }
+  int64_t NumKeys() const {
+    int64_t total = 0;
+    for (const KeyChunk& chunk : chunks) total += chunk.keys.num_keys();
+    return total;
+  }
+  int64_t NumIds() const {
+    int64_t total = 0;
+    for (const KeyChunk& chunk : chunks) {
+      for (int64_t i = 0; i < chunk.keys.num_keys(); ++i) total += chunk.TimesOf(i);
+    }
+    return total;
+  }
 };
 
 // One shard of one table.
@@ -76,7 +102,14 @@ class ShardTask {
         minute_(table_.options().keeps_time ? static_cast<uint32_t>(table_.Minute()) : 0),
         snapshot_(table_.snapshot()) {}
   // Counted at once: an atomic addition per key waits for all that is being written.
-  ~ShardTask() { shard_.num_rows += num_started_; }
+  ~ShardTask() {
+    shard_.num_rows += num_started_;
+    ShardUse::Add(num_started_, &shard_.use.num_admitted);
+    if (keys_.is_ahead) return;
+    ShardUse::Add(num_found_, &shard_.use.num_found);
+    ShardUse::Add(num_without_, &shard_.use.num_without);
+    ShardUse::Add(num_in_memory_, &shard_.use.num_in_memory);
+  }
   ShardTask(const ShardTask&) = delete;
   ShardTask& operator=(const ShardTask&) = delete;
 
@@ -84,15 +117,43 @@ class ShardTask {
   void Use(TierBelowMemory* tier, std::vector<int64_t>* without) {
     std::lock_guard<std::mutex> lock(shard_.mutex);
     FindAll([&](const Occurrence& seen) { without->push_back(seen.key); },
-            [&](const Occurrence& seen) { tier->Use(seen.row()); });
+            [&](const Occurrence& seen) {
+              tier->Use(seen.row());
+              ++num_in_memory_;
+            });
     std::sort(without->begin(), without->end());
     without->erase(std::unique(without->begin(), without->end()), without->end());
   }
 
   void Read() {
     std::lock_guard<std::mutex> lock(shard_.mutex);
-    FindAll([this](const Occurrence& seen) { seen.SetRow(store_.DefaultRow(seen.key)); },
-            [](const Occurrence& seen) { seen.SetRow(seen.row()); });
+    FindAll(
+        [this](const Occurrence& seen) {
+          seen.SetRow(store_.DefaultRow(seen.key));
+          ++num_without_;
+        },
+        [this](const Occurrence& seen) {
+          seen.SetRow(seen.row());
+          ++num_found_;
+        });
+  }
+
+  // Counts how often keys come, if the call chose the shard; needs no lock.
+  void SampleIfChosen() const {
+    if (keys_.sampled_shard != s_) return;
+    KeySample sample;
+    std::unordered_map<int64_t, int64_t> times;
+    for (const KeyChunk& chunk : keys_.chunks) {
+      chunk.keys.ForShard(
+          s_, [](int64_t, uint64_t) {},
+          [&](int64_t i, int64_t key, uint64_t) {
+            int64_t& of_key = times[key] += chunk.TimesOf(i);
+            sample.num_ids += chunk.TimesOf(i);
+            sample.most = std::max(sample.most, of_key);
+          });
+    }
+    sample.num_keys = static_cast<int64_t>(times.size());
+    table_.use().SetSample(s_, sample, keys_.NumIds());
   }
 
   // Counts keys without a row in the table's Bloom filter.
@@ -154,6 +215,8 @@ class ShardTask {
               __builtin_prefetch(&store_.Info(seen.row()), 1, 3);
               with.push_back(seen);
             });
+    num_found_ += static_cast<int64_t>(with.size());
+    num_without_ += static_cast<int64_t>(without->size());
     for (const Occurrence& seen : with) {
       Touch(seen.row(), seen.times());
       seen.SetRow(seen.row());
@@ -311,8 +374,28 @@ class ShardTask {
   const int64_t step_;
   const uint32_t minute_;  // of now; 0: the table keeps no time
   const std::shared_ptr<RowSnapshot> snapshot_;
-  int64_t num_started_ = 0;  // rows
+  int64_t num_started_ = 0;                                      // rows
+  int64_t num_found_ = 0, num_without_ = 0, num_in_memory_ = 0;  // ids, as of ShardUse
 };
+
+// Moves the rows of all keys that a tier below has into memory; the tier is locked.
+inline Status PrefetchRows(const TableKeys& keys, TierBelowMemory* tier, Access access,
+                           const ParallelFor& parallel_for) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<int64_t> without[kNumShards];
+  const int64_t cost = 20 * keys.NumKeys() / kNumShards + 100;
+  parallel_for(kNumShards, cost, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; ++s) {
+      ShardTask(keys, static_cast<int>(s), -1).Use(tier, &without[s]);
+    }
+  });
+  std::vector<int64_t> all;
+  for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
+  Status status = tier->PrefetchRowsOf(std::move(all), access, parallel_for);
+  const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+  if (!keys.is_ahead) keys.table->use().AddWait(waited.count());
+  return status;
+}
 
 }  // namespace locate_rows
 }  // namespace group_embedding

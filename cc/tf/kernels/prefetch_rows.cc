@@ -126,7 +126,8 @@ class PrefetchRowsCpuOp : public PrefetchRowsOp {
         const int64_t count = std::min(kAtOnce, of.num_keys - begin);
         const tensorflow::tf_shared_lock lock(*table->mu());
         if (table->table() != work.now[of.table]) break;  // it was initialized anew
-        const KeysToLocate request{table->table()->host(), of.keys + begin, count, rows.data()};
+        KeysToLocate request{table->table()->host(), of.keys + begin, count, rows.data()};
+        request.is_ahead = true;
         TF_RETURN_IF_ERROR(ToStatus(LocateRowsCpu(&request, 1, Access::kRead, -1, SerialFor)));
       }
     }

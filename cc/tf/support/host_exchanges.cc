@@ -157,6 +157,14 @@ void GroupEmbeddingPendingCalls(int64_t number, char* text, int64_t size) {
   group_embedding::Write(all, text, size);
 }
 
+void GroupEmbeddingHostExchangeUse(int64_t number, int64_t* sent_bytes, double* wait_seconds) {
+  const std::shared_ptr<HostExchange> exchange = HostExchanges::OfProcess().Find(number);
+  if (exchange == nullptr) return;
+  const group_embedding::ExchangeUse use = exchange->Use();
+  std::copy(use.sent_bytes.begin(), use.sent_bytes.end(), sent_bytes);
+  *wait_seconds = use.wait_seconds;
+}
+
 void GroupEmbeddingBeginCall(const char* key, const char* description) {
   PendingCalls::OfProcess().Begin(key, description);
 }

@@ -57,6 +57,8 @@ void GroupEmbeddingEndHostExchange(int64_t number, const char* reason);
 // MarkCall, into `text`: of each a line with the seconds, a tab, its key, a tab, its description.
 // Those that do not fit are left out.
 void GroupEmbeddingPendingCalls(int64_t number, char* text, int64_t size);
+// sent_bytes: [num_ranks] written: to each rank. An exchange that has ended writes nothing.
+void GroupEmbeddingHostExchangeUse(int64_t number, int64_t* sent_bytes, double* wait_seconds);
 // As MarkCall, for calls that Python makes by itself.
 void GroupEmbeddingBeginCall(const char* key, const char* description);
 void GroupEmbeddingEndCall(const char* key);

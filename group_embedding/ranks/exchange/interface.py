@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from group_embedding.annotations import DTypeLike, TensorLike
 from group_embedding.ops.pack_rows import pack_rows, unpack_rows
+
+
+class ExchangeUse(NamedTuple):
+    """Bytes that a rank has sent through host memory since it joined, and seconds it waited.
+
+    Attributes:
+        hosts: the host of each rank.
+        sent_bytes: bytes sent to each rank.
+        wait_seconds: from when a call was made until all ranks had made it, summed over calls, some
+            of which may wait at the same time.
+    """
+
+    hosts: tuple[str, ...]
+    sent_bytes: tuple[int, ...]
+    wait_seconds: float
 
 
 class Exchange(abc.ABC):
@@ -60,6 +75,10 @@ class Exchange(abc.ABC):
         """The divisor of the sum of the ranks' gradients of a table: the number of ranks, so that
         the sum becomes a mean; 1 for replicas."""
         return self.num_ranks
+
+    def use(self) -> ExchangeUse | None:
+        """Counts of this rank's messages; None: the exchange does not count them."""
+        return None
 
     @property
     def local_rank(self) -> int:

@@ -13,6 +13,7 @@ from group_embedding.ops.host_exchange import HostExchange
 from group_embedding.ops.pending_calls import pending_calls
 from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.exchange.horovod import HorovodExchange, describe_tensors
+from group_embedding.ranks.exchange.interface import ExchangeUse
 from group_embedding.ranks.exchange.liveness.connections import Connector
 from group_embedding.ranks.exchange.liveness.identity import network_of_host
 from group_embedding.ranks.exchange.liveness.lines import make_token
@@ -30,11 +31,13 @@ class MessageExchange(HorovodExchange):
             the CPU travel by messages; Horovod exchanges all others. All ranks must choose alike.
         timeout: seconds for which the end of this process waits until other hosts have received
             its last messages.
+        hosts: the host of each rank.
     """
 
-    def __init__(self, messages, has_gpus, timeout):
+    def __init__(self, messages, has_gpus, timeout, hosts):
         super().__init__()
         self._messages, self._has_gpus, self._timeout = messages, has_gpus, timeout
+        self._hosts = tuple(hosts)
         self._has_ended = False
 
     def alltoall(self, tensor, splits, name, what=None):
@@ -95,6 +98,9 @@ class MessageExchange(HorovodExchange):
         mean = tf.reduce_sum(tf.reshape(mine, [self.num_ranks, part]), 0) / self.num_ranks
         return self._messages.allgather(mean, f"{name}_means", what)[:size]
 
+    def use(self):
+        return ExchangeUse(self._hosts, *self._messages.use())
+
     def pending_calls(self):
         return pending_calls(self._messages.number)
 
@@ -150,7 +156,8 @@ def join_by_messages(horovod, timeout):
         raise
     if apart:
         _warn(apart)
-    return MessageExchange(messages, has_gpus, timeout)
+    hosts = [rank["host"][0] for rank in ranks]
+    return MessageExchange(messages, has_gpus, timeout, hosts)
 
 
 def _join(messages, horovod, this, ranks, timeout):

@@ -224,6 +224,7 @@ def _budgets():
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
         lib.set_scores(table=handle, keys=tf.range(3, dtype=tf.int64), scores=[3.0, 1.0, 2.0])
     lib.budget_counts(table=handle)
+    lib.table_use(table=handle)
     lib.take_evicted(table=handle, dtype=tf.float32, dim=2)
 
 

@@ -1,0 +1,72 @@
+#include "table/use_counts.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf/support/guarded_op.h"
+#include "tf/support/table_op.h"
+
+namespace group_embedding {
+namespace {
+
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+
+// Sets outputs one after the other.
+class ScalarOutputs {
+ public:
+  explicit ScalarOutputs(OpKernelContext* context) : context_(context) {}
+
+  template <typename T>
+  absl::Status Add(T value) {
+    Tensor* output;
+    TF_RETURN_IF_ERROR(context_->allocate_output(next_++, TensorShape({}), &output));
+    output->scalar<T>()() = value;
+    return absl::OkStatus();
+  }
+
+ private:
+  OpKernelContext* const context_;
+  int next_ = 0;
+};
+
+class TableUseOp : public TableOp {
+  using TableOp::TableOp;
+
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    const UseCounts counts = table->use_counts();
+    ScalarOutputs outputs(context);
+    TF_RETURN_IF_ERROR(outputs.Add(counts.are_kept));
+    for (const int64_t count : {counts.num_looked_up, counts.num_in_first_tier, counts.num_below,
+                                counts.num_admitted, counts.num_expired, counts.wait_nanoseconds,
+                                counts.num_sampled_ids, counts.num_sampled_keys}) {
+      TF_RETURN_IF_ERROR(outputs.Add(count));
+    }
+    TF_RETURN_IF_ERROR(outputs.Add(counts.hottest_share));
+    TF_RETURN_IF_ERROR(outputs.Add(counts.oldest_steps));
+    return outputs.Add(table->disk_bytes());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>TableUse").Device(tensorflow::DEVICE_CPU),
+                        Guarded<TableUseOp>);
+
+#if GOOGLE_CUDA
+// For tables on the GPU too, all of it is in host memory.
+REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>TableUse")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("is_counted")
+                            .HostMemory("looked_up")
+                            .HostMemory("in_first_tier")
+                            .HostMemory("below")
+                            .HostMemory("admitted")
+                            .HostMemory("expired")
+                            .HostMemory("wait_nanoseconds")
+                            .HostMemory("sampled_ids")
+                            .HostMemory("sampled_keys")
+                            .HostMemory("hottest_share")
+                            .HostMemory("oldest_steps")
+                            .HostMemory("disk_bytes"),
+                        Guarded<TableUseOp>);
+#endif  // GOOGLE_CUDA
+
+}  // namespace
+}  // namespace group_embedding

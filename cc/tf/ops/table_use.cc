@@ -1,0 +1,47 @@
+// What a keyed table was asked for and did.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace group_embedding {
+
+using ::tensorflow::shape_inference::InferenceContext;
+
+REGISTER_OP("GroupEmbedding>TableUse")
+    .Input("table: resource")
+    .Output("is_counted: bool")
+    .Output("looked_up: int64")
+    .Output("in_first_tier: int64")
+    .Output("below: int64")
+    .Output("admitted: int64")
+    .Output("expired: int64")
+    .Output("wait_nanoseconds: int64")
+    .Output("sampled_ids: int64")
+    .Output("sampled_keys: int64")
+    .Output("hottest_share: double")
+    .Output("oldest_steps: int64")
+    .Output("disk_bytes: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Counts what a table was asked for and did, since it was made.
+
+is_counted: false: the table's storage counts nothing of what follows, up to oldest_steps.
+looked_up: ids of batches, trained or read.
+in_first_tier: those whose row was in the first tier when the batch came.
+below: those whose row was in a tier below.
+admitted: keys that got a row as they were trained.
+expired: keys that went by the steps, the minutes or the norm that the table evicts by.
+wait_nanoseconds: for which batches waited for rows of a tier below.
+sampled_ids, sampled_keys: how many ids were in samples of batches, and how many different keys
+  these were.
+hottest_share: of the ids of a batch, the most that one key had in a sample.
+oldest_steps: for how many steps a key was not trained, the most among up to 65,536 rows in memory;
+  -1: no row has a step.
+disk_bytes: of rows on disk.
+)doc");
+
+}  // namespace group_embedding

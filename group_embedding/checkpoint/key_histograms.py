@@ -1,0 +1,124 @@
+"""How often the keys of a checkpoint were trained, and how long ago: counted, printed, drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from group_embedding.checkpoint import checkpoint_files as files
+from group_embedding.checkpoint.export import changed_keys
+
+_NUM_BINS = 65  # 0, 1, 2 to 3, 4 to 7, ...
+_BAR = 40  # characters of the longest
+
+
+@dataclasses.dataclass
+class Histogram:
+    """How many keys have a number in each bin: 0, 1, 2 to 3, 4 to 7 and so on.
+
+    Attributes:
+        title: what is counted.
+        bins: int64 [65].
+        unknown: how many keys have no such number.
+    """
+
+    title: str
+    bins: np.ndarray
+    unknown: int = 0
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Counts numbers; negative ones are unknown."""
+        known = numbers[numbers >= 0]
+        self.unknown += len(numbers) - len(known)
+        places = np.frexp(known.astype(np.float64))[1]  # 0: 0, 1: 1, 2 and 3: 2, ...
+        self.bins += np.bincount(np.minimum(places, _NUM_BINS - 1), minlength=_NUM_BINS)
+
+    def rows(self) -> list[tuple[str, int]]:
+        """(which numbers, how many keys) from the first bin that has a key to the last one."""
+        (filled,) = np.nonzero(self.bins)
+        if not len(filled):
+            return []
+        places = range(filled[0], filled[-1] + 1)
+        return [(_numbers_of(place), int(self.bins[place])) for place in places]
+
+    def lines(self) -> list[str]:
+        """The bins with bars of characters."""
+        rows = self.rows()
+        most = max((keys for _, keys in rows), default=1)
+        lines = [
+            f"{numbers:>25} {keys:>15,} {'#' * round(_BAR * keys / most)}".rstrip()
+            for numbers, keys in rows
+        ]
+        if self.unknown:
+            lines.append(f"{'unknown':>25} {self.unknown:>15,}")
+        return [f"{self.title:>25} {'keys':>15}", *lines]
+
+
+def histograms_of(table: dict[str, Any]) -> list[Histogram]:
+    """The histograms of counts, and of steps since keys were trained, of one of `files.tables`.
+
+    A key without a step has no age. The age is from the step of the save, or from the newest key
+    where the save has none.
+    """
+    counts = Histogram("times trained", np.zeros(_NUM_BINS, np.int64))
+    ages = Histogram("steps since", np.zeros(_NUM_BINS, np.int64))
+    newest = max([table["step"] or -1, *(int(v.max()) for _, v in _kept(table) if len(v))])
+    for of_counts, versions in _kept(table):
+        counts.add(of_counts)
+        ages.add(np.where(versions < 0, -1, newest - versions))
+    return [counts, ages]
+
+
+def draw(histograms: dict[str, list[Histogram]], path: str) -> None:
+    """Writes a picture: for each table a row with its histograms.
+
+    Args:
+        histograms: those of each table.
+        path: a file name that matplotlib knows, such as keys.png.
+
+    Raises:
+        SystemExit: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise SystemExit(
+            "group_embedding: --plot needs matplotlib: pip install matplotlib"
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(
+        len(histograms), 2, squeeze=False, figsize=(10, 1 + 2.4 * len(histograms))
+    )
+    for line, (name, of_table) in zip(axes, histograms.items()):
+        for axis, histogram in zip(line, of_table):
+            rows = histogram.rows()
+            axis.bar(range(len(rows)), [keys for _, keys in rows], color="#3b7dd8")
+            axis.set_xticks(range(len(rows)), [numbers for numbers, _ in rows], rotation=45)
+            axis.tick_params(labelsize=8)
+            axis.set_title(f"{name}: {histogram.title}", fontsize=10)
+            axis.set_ylabel("keys")
+            axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _kept(table):
+    """(counts, versions) of each block of rows, as they are after changes."""
+    changed = changed_keys(table)
+    for file in table["files"]:
+        for block in files.table_file(file["path"]):
+            kept = np.ones(len(block["keys"]), bool)
+            if not file["changes_only"]:
+                kept = ~np.isin(block["keys"], changed)
+            yield block["counts"][kept], block["versions"][kept]
+
+
+def _numbers_of(place):
+    if place < 2:
+        return str(place)
+    return f"{2 ** (place - 1):,} to {2**place - 1:,}"

@@ -1,0 +1,81 @@
+"""A plan, printed and drawn."""
+
+from __future__ import annotations
+
+_COLORS = {"hbm": "#e2703a", "dram": "#3b7dd8", "disk": "#9aa5b1"}
+
+
+def as_table(plan) -> str:
+    """Lines of aligned columns: the tables, the ranks' bytes, and the parts of a step."""
+    lines = [["table", "keys", "bytes a key", "all ranks", "largest rank", "found in"]]
+    for table in plan.tables.values():
+        totals = [sum(tiers.values()) for tiers in table.bytes_by_rank]
+        lines.append(
+            [
+                table.name,
+                f"{table.keys:,}",
+                f"{table.bytes_of_key:.0f}",
+                _bytes(sum(totals)),
+                _bytes(max(totals)),
+                ", ".join(f"{tier} {share:.1%}" for tier, share in table.hit_rates.items()),
+            ]
+        )
+    largest = max(plan.bytes_by_rank, key=lambda tiers: sum(tiers.values()))
+    text = _aligned(lines) + "\n\nlargest rank: "
+    text += ", ".join(f"{tier} {_bytes(size)}" for tier, size in largest.items())
+    if plan.step is not None:
+        parts = ", ".join(f"{name} {ms:.2f}" for name, ms in plan.step.parts.items() if ms)
+        text += f"\nstep of the tables: {plan.step.total:.2f} ms ({parts})"
+    return text
+
+
+def draw(plan, path: str) -> None:
+    """Writes a picture: for each table a bar of the bytes of the largest rank, by tier.
+
+    Raises:
+        SystemExit: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise SystemExit("group_embedding: draw needs matplotlib: pip install matplotlib") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    tables = list(plan.tables.values())
+    figure, axis = pyplot.subplots(figsize=(7, 1.2 + 0.5 * len(tables)))
+    before = [0.0] * len(tables)
+    for tier, color in _COLORS.items():
+        sizes = [
+            max(table.bytes_by_rank, key=lambda tiers: sum(tiers.values())).get(tier, 0.0) / 1e9
+            for table in tables
+        ]
+        if any(sizes):
+            axis.barh(range(len(tables)), sizes, left=before, color=color, label=tier)
+        before = [b + s for b, s in zip(before, sizes)]
+    for place, table in enumerate(tables):
+        rates = ", ".join(f"{tier} {share:.0%}" for tier, share in table.hit_rates.items())
+        axis.text(before[place], place, f"  found in {rates}", va="center", fontsize=8)
+    axis.set_yticks(range(len(tables)), [table.name for table in tables])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.45 * max(before))
+    axis.set_xlabel("GB on the largest rank")
+    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _aligned(lines):
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+    )
+
+
+def _bytes(size):
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size:.0f} B"

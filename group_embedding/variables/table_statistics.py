@@ -1,0 +1,208 @@
+"""Statistics of keyed tables: one snapshot of numbers, from which scalars of TensorBoard, metrics
+of Prometheus and a printed table are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from group_embedding.ops.table_budget import budget_counts
+from group_embedding.ops.table_keys import table_stats
+from group_embedding.ops.table_use import table_use
+from group_embedding.ranks.exchange.active import of_process
+from group_embedding.ranks.exchange.interface import ExchangeUse
+from group_embedding.variables import statistics_text
+from group_embedding.variables.embedding_variable import EmbeddingVariable
+from group_embedding.variables.live_tables import live_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class TableStatistics:
+    """Numbers of one keyed table on this rank. Counts are of the table's life in this process.
+
+    Attributes:
+        name: of the table; of several with one name the second has "#2" behind it.
+        tiers: the memories of its rows, the fastest first.
+        keys: that have a row.
+        memory_bytes, disk_bytes: taken by rows, slots, metadata and the index; and on disk.
+        load_factor: of the index, 0 to 1.
+        max_keys: the number of keys that its budget allows; 0: it has none.
+        is_counted: False for tables with rows in GPU memory, of which what follows is not counted,
+            and is 0.
+        looked_up: ids of batches that were looked up, trained or read.
+        found: how many of them had a row when the batch came, by tier.
+        admitted: keys that got a row as they were trained.
+        evicted: keys that went, by policy: the order of the budget, such as "least_recent"; and
+            "evict_after_steps", "evict_after_minutes", "evict_below_norm", joined by "+" where a
+            table has several.
+        without_place: how often a new key found no place in the budget.
+        missed: evicted keys that were handed out to nobody.
+        unique_share: how many different keys there were in a batch for each id, 0 to 1, by samples:
+            each 8th batch counts the keys of one of 64 parts of the table.
+        hottest_share: the largest share that one key had of the ids of a batch, by the same
+            samples: 512 batches see all parts.
+        oldest_steps: for how many steps the key that was not trained for longest was not, among up
+            to 65,536 keys in memory; -1: the table knows no steps.
+        wait_seconds: for which lookups waited for rows of a lower tier.
+    """
+
+    name: str
+    tiers: tuple[str, ...]
+    keys: int
+    memory_bytes: int
+    disk_bytes: int
+    load_factor: float
+    max_keys: int
+    is_counted: bool
+    looked_up: int
+    found: dict[str, int]
+    admitted: int
+    evicted: dict[str, int]
+    without_place: int
+    missed: int
+    unique_share: float
+    hottest_share: float
+    oldest_steps: int
+    wait_seconds: float
+
+    @property
+    def bytes_by_tier(self) -> dict[str, int]:
+        """{tier: bytes}. GPU memory and host memory of one table are one entry, "hbm+dram"."""
+        in_memory = "+".join(tier for tier in self.tiers if tier != "disk")
+        on_disk = {"disk": self.disk_bytes} if "disk" in self.tiers else {}
+        return {in_memory: self.memory_bytes, **on_disk}
+
+    def hit_rates(self, before: TableStatistics | None = None) -> dict[str, float]:
+        """{tier: share of the ids looked up whose row was there}, since an earlier snapshot or the
+        beginning; empty where there were none."""
+        looked_up = self.looked_up - (before.looked_up if before else 0)
+        if looked_up <= 0:
+            return {}
+        former = before.found if before else {}
+        return {tier: (n - former.get(tier, 0)) / looked_up for tier, n in self.found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """A snapshot of the keyed tables of this rank; `print` shows it as a table.
+
+    Attributes:
+        rank: of this process.
+        tables: TableStatistics by the name of the table.
+        exchange: what this rank has sent to others through host memory, an `ExchangeUse`; None:
+            there is one rank, or another exchange.
+    """
+
+    rank: int
+    tables: dict[str, TableStatistics]
+    exchange: ExchangeUse | None
+
+    def prometheus(self) -> str:
+        """The numbers in the text format of Prometheus."""
+        return statistics_text.as_prometheus(self)
+
+    def scalars(self, before: Statistics | None = None) -> dict[str, float]:
+        """{tag: number} for TensorBoard; rates are those since an earlier snapshot."""
+        return statistics_text.as_scalars(self, before)
+
+    def __str__(self) -> str:
+        return statistics_text.as_table(self)
+
+
+def statistics(of: Any = None) -> Statistics:
+    """Reads what keyed tables hold and were asked for, on this rank.
+
+    Training of a table waits while it is read: about a millisecond.
+
+    Args:
+        of: a layer, a model, or a list of EmbeddingVariables; None: all of the process.
+
+    Returns:
+        Statistics.
+
+    Raises:
+        RuntimeError: TensorFlow 2's behavior is off; `EmbeddingVariableStatisticsHook` reads the
+            tables of a graph.
+
+    Example:
+
+    >>> users = ge.keyed_table("counted_users", dim=2)
+    >>> users.insert([5, 6, 7], tf.ones([3, 2]))
+    >>> rows = ge.lookup([users], [tf.constant([5, 5, 6, 9], tf.int64)])
+    >>> found = ge.statistics([users]).tables["counted_users"]
+    >>> found.keys, found.looked_up, found.found, found.hit_rates()
+    (3, 4, {'dram': 3}, {'dram': 0.75})
+    """
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise RuntimeError(
+            "statistics: expected TensorFlow 2's behavior, got a graph of TensorFlow 1; give its "
+            "session an EmbeddingVariableStatisticsHook"
+        )
+    with tf.init_scope():
+        tables = _tables_of(of)
+        values = tf.nest.map_structure(lambda tensor: tensor.numpy(), tensors_of(tables))
+    return statistics_from(tables, values)
+
+
+def tensors_of(tables: Iterable[EmbeddingVariable]) -> list[Any]:
+    """The tensors from whose values `statistics_from` makes Statistics."""
+    found = []
+    for table in tables:
+        with tf.device(table.device):
+            handle = table.table_handle
+            found.append((table_stats(handle), table_use(handle), budget_counts(handle)))
+    return found
+
+
+def statistics_from(tables: Iterable[EmbeddingVariable], values: list[Any]) -> Statistics:
+    """Statistics of tables, whose `tensors_of` had these values."""
+    found: dict[str, TableStatistics] = {}
+    for table, (stats, use, budget) in zip(tables, values):
+        name = table.name.partition(":")[0]
+        others = sum(other.name.rpartition("#")[0] == name for other in found.values())
+        name = f"{name}#{others + 2}" if name in found else name
+        found[name] = _statistics_of(name, table.options, stats, use, budget)
+    exchange = of_process()
+    return Statistics(exchange.rank, found, exchange.use())
+
+
+def _tables_of(of):
+    weights = live_tables() if of is None else getattr(of, "weights", of)
+    tables = [w if isinstance(w, tf.Variable) else w.value for w in weights]
+    return [table for table in tables if isinstance(table, EmbeddingVariable)]
+
+
+def _statistics_of(name, options, stats, use, budget):
+    found = [int(use.in_first_tier), int(use.below)]
+    evicted = {}
+    if options.has_budget:
+        evicted[options.evict] = int(budget.evicted)
+    expires = [option for option in _EXPIRES if getattr(options, option) is not None]
+    if expires and use.is_counted:
+        evicted["+".join(expires)] = int(use.expired)
+    return TableStatistics(
+        name=name,
+        tiers=options.tiers,
+        keys=int(stats.num_keys),
+        memory_bytes=int(stats.memory_bytes),
+        disk_bytes=int(use.disk_bytes),
+        load_factor=float(stats.load_factor),
+        max_keys=int(budget.max_keys),
+        is_counted=bool(use.is_counted),
+        looked_up=int(use.looked_up),
+        found=dict(zip(options.tiers, found)) if use.is_counted else {},
+        admitted=int(use.admitted),
+        evicted=evicted,
+        without_place=int(budget.without_place),
+        missed=int(budget.missed),
+        unique_share=int(use.sampled_keys) / max(1, int(use.sampled_ids)),
+        hottest_share=float(use.hottest_share),
+        oldest_steps=int(use.oldest_steps),
+        wait_seconds=int(use.wait_nanoseconds) / 1e9,
+    )
+
+
+_EXPIRES = ("evict_after_steps", "evict_after_minutes", "evict_below_norm")

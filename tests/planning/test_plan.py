@@ -1,0 +1,249 @@
+"""`ge.plan` against tables that are made and trained, and against recorded runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import group_embedding as ge
+from group_embedding.keras_compat import keras
+
+SEED = 11
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "adam": lambda: ge.optimizers.wrap(keras.optimizers.Adam(0.1)),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1),
+    "rowwise adam": lambda: ge.optimizers.RowwiseAdam(0.1),
+}
+TABLES = {  # {name: (dim, dtype, options)}
+    "users": (8, "float32", {}),
+    "items": (64, "float32", {"evict_after_minutes": 60}),
+    "words": (16, "bfloat16", {"max_keys": 10**6, "budget_of": "rank", "safe_steps": 3}),
+}
+
+
+def feature(name, dim=16, num_rows=None, dtype=None, placement=None, **options):
+    option = None if num_rows is not None else ge.KeyedOptions(**options)
+    table = ge.TableConfig(name, num_rows, dim, dtype=dtype, ev_option=option, placement=placement)
+    return ge.FeatureConfig(name, table)
+
+
+def train(tables, keys, optimizer):
+    optimizer = optimizer if hasattr(optimizer, "_ge_settings") else ge.optimizers.wrap(optimizer)
+    with tf.GradientTape() as tape:
+        rows = ge.lookup(tables, [tf.constant(keys)] * len(tables))
+        loss = tf.add_n([tf.reduce_sum(tf.cast(of, tf.float32)) for of in rows])
+    optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+
+
+@pytest.mark.parametrize("num_keys", [20_000, 90_000])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_bytes_of_tables_of_keys(name, num_keys):
+    # Given tables of several dims, types and options, trained by an optimizer
+    tables = [
+        ge.keyed_table(table, dim, dtype=dtype, num_initial_rows=1, **options)
+        for table, (dim, dtype, options) in TABLES.items()
+    ]
+    keys = np.random.default_rng(SEED).choice(2**62, num_keys, replace=False)
+    train(tables, keys, OPTIMIZERS[name]())
+    measured = ge.statistics(tables).tables
+
+    # When they are planned from ten of their keys
+    features = [feature(t, dim, dtype=dtype, **o) for t, (dim, dtype, o) in TABLES.items()]
+    found = ge.plan(
+        features,
+        batches=[dict.fromkeys(TABLES, keys[:10])],
+        keys=dict.fromkeys(TABLES, num_keys),
+        optimizer=OPTIMIZERS[name](),
+    )
+
+    # Then bytes are near those that were measured
+    for table, planned in found.tables.items():
+        (of_rank,) = planned.bytes_by_rank
+        assert planned.keys == num_keys and list(of_rank) == ["dram"]
+        assert of_rank["dram"] == pytest.approx(measured[table].memory_bytes, rel=0.15), table
+        assert planned.hit_rates == {"dram": 1}
+    assert found.step is None
+
+
+def test_bytes_of_a_model_and_its_variables():
+    # Given a compiled model with a table of rows and one of keys
+    layer = ge.layers.GroupEmbedding(
+        [feature("country", 8, num_rows=5000), feature("user", 8)], concat=True
+    )
+    inputs = {n: keras.Input((1,), dtype="int64", name=n) for n in ("country", "user")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    model.compile(ge.optimizers.wrap(keras.optimizers.Adam(0.1)), "mse")
+    keys = np.arange(30_000)[:, None]
+    batch = {"country": keys % 5000, "user": keys * 7919}
+    # When it is planned, and then trained
+    found = ge.plan(model, batches=[(batch, np.zeros(30_000))])
+    model.fit(batch, np.zeros(30_000), batch_size=10_000, verbose=0)
+    # Then the table of rows has its row and two slots, and that of keys what it takes
+    (planned,) = found.tables["country"].bytes_by_rank
+    assert planned == {"dram": pytest.approx(5000 * 3 * 8 * 4, rel=0.01)}
+    (measured,) = ge.statistics(model).tables.values()
+    (planned,) = found.tables["user"].bytes_by_rank
+    assert planned["dram"] == pytest.approx(measured.memory_bytes, rel=0.15)
+
+
+def test_ranks_and_placements():
+    features = [
+        feature("spread", num_rows=9000),
+        feature("whole", num_rows=9000, placement="localized:1"),
+        feature("copied", num_rows=9000, placement="replicated"),
+    ]
+    found = ge.plan(features, batches=[{f.name: np.arange(8) for f in features}], ranks=3)
+    size = 9000 * 16 * 4
+    by_table = {n: [t["dram"] for t in p.bytes_by_rank] for n, p in found.tables.items()}
+    assert by_table == {
+        "spread": [size / 3] * 3, "whole": [0, size, 0], "copied": [size] * 3,
+    }  # fmt: skip
+    assert found.bytes_by_rank == [
+        {"dram": size * 4 / 3},
+        {"dram": size * 7 / 3},
+        {"dram": size * 4 / 3},
+    ]
+
+
+def zipf(random, count, num_keys=20_000, exponent=1.05):
+    weights = np.arange(1, num_keys + 1) ** -exponent
+    return np.searchsorted(np.cumsum(weights) / weights.sum(), random.random(count))
+
+
+def test_keys_that_a_longer_training_meets():
+    random = np.random.default_rng(SEED)
+    trained = zipf(random, 400_000, num_keys=2_000_000)
+    batches = [{"user": ids} for ids in trained[:40_000].reshape(10, -1, 4)]
+    found = ge.plan([feature("user")], batches=batches, samples=100_000)
+    assert found.tables["user"].keys == pytest.approx(len(np.unique(trained)), rel=0.3)
+    limited = feature("user", max_keys=500, budget_of="rank")
+    found = ge.plan([limited], batches=batches, samples=100_000, ranks=2)
+    assert found.tables["user"].keys == 1000
+    assert 0.3 < found.tables["user"].hit_rates["dram"] < 0.9
+
+
+@pytest.mark.parametrize("budget_of, ranks", [("rank", 2), ("all", 4)])
+def test_a_budget_of_bytes_limits_keys(budget_of, ranks):
+    # Given a table with a budget of bytes, trained until it is full
+    options = {"max_bytes": 256 << 20, "budget_of": budget_of, "hand_out": "keys"}
+    of_rank = (256 << 20) // (ranks if budget_of == "all" else 1)
+    table = ge.keyed_table("user", 16, **{**options, "max_bytes": of_rank, "budget_of": "rank"})
+    train([table], np.arange(10), keras.optimizers.Adagrad(0.1))
+    # When one is planned for more keys than that
+    found = ge.plan(
+        [feature("user", **options)],
+        batches=[{"user": [1, 2]}],
+        keys={"user": 10**8},
+        optimizer=keras.optimizers.Adagrad(0.1),
+        ranks=ranks,
+    )
+    # Then each rank has as many as the budget allows, in fewer bytes
+    planned = found.tables["user"]
+    assert planned.keys == ranks * int(table.budget_counts().max_keys)
+    assert all(0.3 * of_rank < sizes["dram"] <= of_rank for sizes in planned.bytes_by_rank)
+
+
+def test_hit_rates_of_rows_on_disk(tmp_path):
+    # Given a table that has a fifth of its rows in memory, trained by skewed ids
+    random = np.random.default_rng(SEED)
+    row_bytes = 4 * 4 + 32
+    options = {"tiers": ["dram", "disk"], "tier_bytes": [1000 * row_bytes]}
+    table = ge.keyed_table("user", 4, disk_folder=str(tmp_path), **options)
+    batches = [zipf(random, 500, num_keys=5000) for _ in range(80)]
+    for batch in batches[:60]:
+        train([table], batch, keras.optimizers.SGD(0.1))
+    before = ge.statistics([table]).tables["user"]
+    for batch in batches[60:]:
+        train([table], batch, keras.optimizers.SGD(0.1))
+    after = ge.statistics([table]).tables["user"]
+    # When it is planned by a sample of ids
+    planned = ge.plan(
+        [feature("user", 4, disk_folder=str(tmp_path), **options)],
+        batches=[{"user": batch[:, None]} for batch in batches[:40]],
+        keys={"user": after.keys},
+    ).tables["user"]
+    # Then as many ids find their row in memory as expected
+    measured = after.hit_rates(before)
+    assert planned.hit_rates["dram"] == pytest.approx(measured["dram"], abs=0.08)
+    assert sum(planned.hit_rates.values()) == pytest.approx(1)
+    (of_rank,) = planned.bytes_by_rank
+    assert of_rank["dram"] < 0.5 * of_rank["disk"]
+
+
+def test_gpu_memory_is_shared_by_tables():
+    features = [
+        feature("country", num_rows=1000),
+        feature("user", tiers=["hbm", "dram"]),
+        feature("item", tiers=["hbm", "dram"], tier_bytes=[40_000]),
+        feature("hot", tiers=["hbm"]),
+    ]
+    batches = [{f.name: np.arange(100) for f in features}]
+    keys = {"user": 100_000, "item": 5000, "hot": 100}
+    found = ge.plan(features, batches=batches, keys=keys, hbm=4_000_000, ranks=2)
+    for of_rank in found.bytes_by_rank:
+        # with a few bytes for each of the rows that are in host memory
+        assert 3_900_000 < of_rank["hbm"] <= 4_000_000 and of_rank["dram"] > 3_000_000
+    tables = found.tables
+    assert list(tables["country"].bytes_by_rank[0]) == ["hbm"] == list(tables["hot"].hit_rates)
+    assert 0 < tables["user"].hit_rates["hbm"] < 1
+    assert found.step.total > 0
+
+
+def test_steps_of_recorded_runs():
+    # Given the recorded runs of a DLRM's tables over two and four GPUs
+    rows = json.loads((RESULTS / "bench_dlrm_ranks_h200.json").read_text())["rows"]
+    rows = [r for r in rows if "tables_step_ms" in r]
+    rows = [r for r in rows if not r["keyed"] and r["through"] != "horovod"]
+    assert len(rows) == 9
+    random = np.random.default_rng(SEED)
+    for row in rows:
+        features = [feature(f"{i}", 128, num_rows=row["rows"]) for i in range(26)]
+        ids = random.integers(0, row["rows"], [26, row["batch"], 1])
+        # When they are planned with a batch of such ids, on this machine
+        found = ge.plan(
+            features,
+            batches=[{f"{i}": ids[i] for i in range(26)}],
+            ranks=row["ranks"],
+            hbm=80 << 30,
+            machine="h200",
+            through=row["through"],
+            program_ms={2: 1.31, 4: 1.6}[row.get("gpus of the host", 4)],
+        )
+        # Then the step takes about as long
+        assert found.step.total == pytest.approx(row["tables_step_ms"], rel=0.3), row
+
+
+def test_a_plan_is_printed_and_drawn(tmp_path):
+    features = [feature("user", tiers=["hbm", "dram"]), feature("country", num_rows=10**6)]
+    batches = [{"user": np.arange(100), "country": np.arange(100)}]
+    found = ge.plan(features, batches=batches, keys={"user": 10**7}, hbm=1 << 28)
+    lines = str(found).splitlines()
+    assert lines[0].split()[:2] == ["table", "keys"] and lines[1].startswith("user   ")
+    assert "10,000,000" in lines[1] and any(line.startswith("step of") for line in lines)
+    found.draw(str(tmp_path / "plan.png"))
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"batches": []}, "expected at least one batch"),
+        ({"batches": [{"usr": [1, 2]}]}, r"ids of feature 'user', got \['usr'\]"),
+        ({"batches": [{"user": [1, 2]}], "keys": {"usr": 5}}, "keyed tables, got 'usr'.*user"),
+        ({"batches": [{"user": [1, 2]}], "ranks": 0}, "ranks: expected at least 1, got 0"),
+        ({"batches": [{"user": [1, 2]}], "machine": "a100"}, "machine: expected one of h100"),
+    ],
+)
+def test_arguments_that_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ge.plan([feature("user")], **arguments)
+
+
+def test_a_model_without_a_group_is_refused():
+    with pytest.raises(ValueError, match="a model with a GroupEmbedding"):
+        ge.plan(keras.layers.Dense(1), batches=[{}])
