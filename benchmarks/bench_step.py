@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a training step through TensorFlow costs the host beside its lookups.
+"""The host's time of a training step through TensorFlow, apart from its lookups.
 
     python benchmarks/bench_step.py PART [options of the part] [--json FILE] [--plot FILE.png]
 

@@ -1,4 +1,4 @@
-"""What benchmarks of the core share: the library alone, their options, a workload on a device."""
+"""Shared by benchmarks of the core: the library alone, their options, a workload on a device."""
 
 import importlib.util
 import statistics

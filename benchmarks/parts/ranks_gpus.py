@@ -300,5 +300,5 @@ def run(options):
     for rows in measure_all(
         options.core, options.ranks, cases, options.transports, options.profile
     ):
-        write_results(options, about, rows, plot)  # what there is, if a case fails later
+        write_results(options, about, rows, plot)  # kept if a later case fails
     return about, rows

@@ -227,6 +227,6 @@ def run(chosen):
         for row in measure_all(chosen, Path(folder)):
             print(row, flush=True)
             rows.append(row)
-            if chosen.json:  # what there is, if a save fails later
+            if chosen.json:  # kept if a later save fails
                 write_json(chosen.json, about, rows)
     return about, rows

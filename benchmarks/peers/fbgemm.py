@@ -23,7 +23,7 @@ def make_tables(shapes, rule, where, pooling="SUM", precision="FP32", eps=1e-6, 
         where: "HOST", whose tables a CPU looks up; or "DEVICE", "MANAGED" or "MANAGED_CACHING".
         pooling: "SUM", "MEAN" or "NONE".
         precision: "FP32" or "FP16", of rows and outputs.
-        eps: Of the rule.
+        eps: The epsilon of the rule.
         **options: More of FBGEMM's own arguments.
     """
     import torch

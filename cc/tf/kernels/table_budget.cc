@@ -1,19 +1,15 @@
 // Ops on what a keyed table does to keep its budget, and on what it evicts by.
-#include <algorithm>
-#include <cstring>
 #include <string>
-#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/embedding_table_resource.h"
-#include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
+#include "tf/support/keyed_rows_op.h"
 #include "tf/support/table_op.h"
 
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
@@ -38,43 +34,13 @@ class BudgetCountsOp : public TableOp {
   }
 };
 
-class TakeEvictedOp : public TableOp {
- public:
-  explicit TakeEvictedOp(OpKernelConstruction* context) : TableOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-  }
+class TakeEvictedOp : public KeyedRowsOp {
+  using KeyedRowsOp::KeyedRowsOp;
 
- private:
-  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
-    const TableOptions& options = table->options();
-    if (options.dtype != ToCore(dtype_) || options.dim != dim_) {
-      return absl::InvalidArgumentError("table '" + options.name + "': expected its dtype and dim");
-    }
-    KeyedRows rows;
-    table->TakeEvicted(&rows);
-    TF_RETURN_IF_ERROR(Output(context, 0, rows.keys));
-    TF_RETURN_IF_ERROR(Output(context, 2, rows.versions));
-    TF_RETURN_IF_ERROR(Output(context, 3, rows.counts));
-    const int64_t row_bytes = dim_ * SizeOf(options.dtype);
-    const auto num_rows = static_cast<int64_t>(rows.values.size()) / row_bytes;
-    Tensor* values;
-    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_rows, dim_}), &values));
-    if (num_rows > 0) std::memcpy(values->data(), rows.values.data(), num_rows * row_bytes);
+  absl::Status Read(EmbeddingTable* table, KeyedRows* rows) override {
+    table->TakeEvicted(rows);
     return absl::OkStatus();
   }
-
-  static absl::Status Output(OpKernelContext* context, int index,
-                             const std::vector<int64_t>& values) {
-    Tensor* output;
-    const TensorShape shape({static_cast<int64_t>(values.size())});
-    TF_RETURN_IF_ERROR(context->allocate_output(index, shape, &output));
-    std::copy(values.begin(), values.end(), output->flat<int64_t>().data());
-    return absl::OkStatus();
-  }
-
-  tensorflow::DataType dtype_;
-  int32_t dim_;
 };
 
 class SetScoresOp : public TableOp {

@@ -1,8 +1,6 @@
 // Ops that read and change keyed tables apart from lookups and updates: FindKeys, InsertKeys and
 // others.
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "tf/support/eviction_words.h"
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
+#include "tf/support/keyed_rows_op.h"
 #include "tf/support/table_op.h"
 
 namespace group_embedding {
@@ -54,54 +53,26 @@ class FindKeysOp : public TableOp {
   }
 };
 
-class ExportTableOp : public TableOp {
+class ExportTableOp : public KeyedRowsOp {
  public:
-  explicit ExportTableOp(OpKernelConstruction* context) : TableOp(context) {
+  explicit ExportTableOp(OpKernelConstruction* context) : KeyedRowsOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_unsigned", &is_unsigned_));
-    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
   }
 
  private:
-  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
-    const TableOptions& options = table->options();
-    if (options.dtype != ToCore(dtype_) || options.dim != dim_) {
-      return absl::InvalidArgumentError("table '" + options.name + "': expected its dtype and dim");
-    }
-    KeyedRows rows;
-    TF_RETURN_IF_ERROR(ToStatus(table->ReadAll(&rows)));
-    const int64_t num_keys = static_cast<int64_t>(rows.keys.size());
-    Tensor *keys, *values, *versions, *frequencies;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({num_keys}), &keys));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({num_keys, dim_}), &values));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({num_keys}), &versions));
-    TF_RETURN_IF_ERROR(context->allocate_output(3, TensorShape({num_keys}), &frequencies));
-    const int64_t row_bytes = dim_ * SizeOf(options.dtype);
-    int64_t to = 0;
-    for (const int64_t from : Ascending(rows.keys)) {
-      keys->vec<int64_t>()(to) = rows.keys[from];
-      versions->vec<int64_t>()(to) = rows.versions[from];
-      frequencies->vec<int64_t>()(to) = rows.counts[from];
-      std::memcpy(static_cast<char*>(values->data()) + to++ * row_bytes,
-                  rows.values.data() + from * row_bytes, row_bytes);
-    }
-    return absl::OkStatus();
+  absl::Status Read(EmbeddingTable* table, KeyedRows* rows) override {
+    return ToStatus(table->ReadAll(rows));
   }
 
-  // The indices of `keys`, in ascending order of the keys.
-  std::vector<int64_t> Ascending(const std::vector<int64_t>& keys) const {
-    std::vector<int64_t> places(keys.size());
-    std::iota(places.begin(), places.end(), 0);
+  // By keys, ascending.
+  void Sort(const std::vector<int64_t>& keys, std::vector<int64_t>* places) const override {
     const uint64_t flip = is_unsigned_ ? 0 : uint64_t{1} << 63;
-    std::sort(places.begin(), places.end(), [&](int64_t a, int64_t b) {
+    std::sort(places->begin(), places->end(), [&](int64_t a, int64_t b) {
       return (static_cast<uint64_t>(keys[a]) ^ flip) < (static_cast<uint64_t>(keys[b]) ^ flip);
     });
-    return places;
   }
 
   bool is_unsigned_;
-  tensorflow::DataType dtype_;
-  int32_t dim_;
 };
 
 class InsertKeysOp : public TableOp {

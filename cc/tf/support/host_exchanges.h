@@ -32,7 +32,7 @@ class HostRowsOp : public tensorflow::AsyncOpKernel {
 
   explicit HostRowsOp(tensorflow::OpKernelConstruction* context);
 
-  // Of the tensor, which has an axis.
+  // The bytes of one row of the tensor, which has an axis.
   static int64_t RowBytes(const tensorflow::Tensor& tensor);
 
   int64_t number_;
