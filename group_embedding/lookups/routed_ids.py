@@ -87,7 +87,7 @@ def to_routed_ids(lookups, batches, sample_shapes):
 
     Args:
         lookups: the `groups.Lookups` of the call.
-        batches: what `flow.pack_ids`, `exchange_ids` or `prefetch` returned.
+        batches: what `flow.pack_ids` or `go_ahead` returned.
         sample_shapes: for each feature None, or int64 [axes] if its samples have more or fewer than
             one axis.
     """
@@ -141,9 +141,9 @@ def to_tensors(group):
     """The tensors of a packed or routed group."""
     if isinstance(group, Batch):
         return (group.buffer, group.sizes)
-    batch, counts, requests = group
+    batch, counts, requests, ahead = group
     of_requests = [t for part in zip(requests.batches, requests.times) for t in _flat(*part)]
-    return (batch.buffer, batch.sizes, counts, requests.counts, *of_requests)
+    return (batch.buffer, batch.sizes, counts, requests.counts, *of_requests, *ahead)
 
 
 def _flat(batch, times):
@@ -157,8 +157,11 @@ def from_tensors(tensors, weighted):
     if not exchanged:
         return batch
     counts, asked, *of_requests = exchanged
+    num_ahead = len(of_requests) % 3  # each lookup on the owner has three tensors, rows ahead two
+    ahead = tuple(of_requests[len(of_requests) - num_ahead :])
+    of_requests = of_requests[: len(of_requests) - num_ahead]
     batches = [Batch(*pair, weighted=False) for pair in zip(of_requests[::3], of_requests[1::3])]
-    return RoutedBatch(batch, counts, Requests(batches, of_requests[2::3], asked))
+    return RoutedBatch(batch, counts, Requests(batches, of_requests[2::3], asked), ahead)
 
 
 def _of_any_size(spec):

@@ -43,6 +43,10 @@ void PackedSplits(const RowParts& parts, int64_t* splits);
 // The addresses of the parts in a buffer that holds them one after the other.
 std::vector<char*> PartsIn(const RowParts& parts, void* packed);
 
+// The same of a buffer without the part of `rank`, whose address is null; its number of words.
+int64_t WordsWithout(const RowParts& parts, int64_t rank);
+std::vector<char*> PartsWithout(const RowParts& parts, int64_t rank, void* packed);
+
 // Writes rows, multiplied by `scale`, to the ranks' parts. packed: [num_ranks], null for parts to
 // skip. slices: [num_tables].
 void PackRows(const RowParts& parts, const RowSlices* slices, float scale, char* const* packed,

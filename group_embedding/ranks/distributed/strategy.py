@@ -44,6 +44,7 @@ def enable_distributed_strategy(
     *,
     placement: str = "distributed",
     comm_dtype: DTypeLike | None = None,
+    ahead: bool = False,
     timeout_seconds: float = 30.0,
 ) -> None:
     """Shards the tables made from now on over the ranks of this job.
@@ -142,7 +143,7 @@ def enable_distributed_strategy(
         atexit.register(current.leave, "this process ends")
         _watch(current, timeout_seconds)
         let_estimators_export_whole()
-    current.placement, current.comm_dtype = placement, comm_dtype
+    current.placement, current.comm_dtype, current.ahead = placement, comm_dtype, ahead
     current.nccl_ranks = form_nccl_ranks(current, gpu, timeout_seconds)
     set_current(current)
     for call in (install_saver, keep_slots_whole, refuse_files_of_one_rank):
