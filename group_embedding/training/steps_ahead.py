@@ -1,0 +1,80 @@
+"""Steps over the batches of an iterator, of which the next one is routed while one is trained on."""
+
+import warnings
+
+import tensorflow as tf
+
+_OPTIONS = {"autograph": False, "reduce_retracing": True}
+
+
+class StepsAhead:
+    """Takes steps, each with the next batch in hand.
+
+    What is ahead is a batch, and tensors that its lookups begin with: they change no table. If they
+    are dropped, as with an iterator that is left before its end, nothing is lost or done twice but
+    the batch, which no step has seen.
+
+    Args:
+        compiled: the `CompiledStep`.
+        arguments_of: the `(args, kwargs)` of the step, of an element of the iterator.
+        after: takes what a step returned, in its function, and returns what is to be returned.
+    """
+
+    def __init__(self, compiled, arguments_of, after=lambda outputs: outputs):
+        self._compiled, self._arguments_of, self._after = compiled, arguments_of, after
+        self._route_first = tf.function(self._route, **_OPTIONS)
+        self._train = tf.function(self._train_and_route, **_OPTIONS)
+        self._has_warned = False
+        self._forget()
+
+    def take(self, iterator):
+        """Takes the step on the next batch of an iterator; returns what the step returns.
+
+        Raises:
+            StopIteration: there is no batch left.
+        """
+        if iterator is not self._iterator:
+            self._forget()
+            batch = next(iterator)
+            self._routed, self._batch = self._route_first(batch), batch
+            self._warn()
+        elif self._batch is None:
+            raise StopIteration
+        batch, routed = self._batch, self._routed
+        self._forget()  # until the step has ended well
+        following = next(iterator, None)
+        outputs, self._routed = self._train(batch, routed, following)
+        self._iterator, self._batch = iterator, following
+        return outputs
+
+    def over(self, data):
+        """Yields what each step on the batches of an iterable returns."""
+        iterator = iter(data)
+        while True:
+            try:
+                outputs = self.take(iterator)
+            except StopIteration:
+                return
+            yield outputs
+
+    def _forget(self):
+        self._iterator, self._batch, self._routed = None, None, None
+
+    def _route(self, batch):
+        return self._compiled.route(self._arguments_of(batch))
+
+    def _train_and_route(self, batch, routed, following):
+        following = None if following is None else self._arguments_of(following)
+        outputs, routed = self._compiled.call_routed(self._arguments_of(batch), routed, following)
+        return self._after(outputs), routed
+
+    def _warn(self):
+        reasons = self._compiled.not_ahead
+        if reasons and not self._has_warned:
+            lookups = "; ".join(f"{lookup} waits for '{op}'" for lookup, op in reasons.items())
+            warnings.warn(
+                "lookups are made ahead of the step where their ids depend on the batch alone, but "
+                f"{lookups}: they are made in the step",
+                stacklevel=4,
+            )
+            self._has_warned = True
