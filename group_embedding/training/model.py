@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +9,7 @@ import tensorflow as tf
 from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.ranks.exchange.active import current
 from group_embedding.training.compiled_step import CompiledStep
+from group_embedding.training.steps_ahead import StepsAhead
 
 # Keras's class of functional models, which `keras.Model(inputs, outputs)` makes.
 if IS_KERAS_3:
@@ -56,11 +56,7 @@ class _TrainAhead:
         self._steps = StepsAhead(model.train_step, lambda data: ((data,), {}), self._count)
 
     def __call__(self, iterator):
-        logs = self._steps.take(iterator)
-        with contextlib.suppress(StopIteration):
-            for _ in range(1, self._steps_per_execution()):
-                logs = self._steps.take(iterator)
-        return logs
+        return self._steps.take(iterator, self._steps_per_execution())[-1]
 
     def _count(self, logs):
         if not IS_KERAS_3:

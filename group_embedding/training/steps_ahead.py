@@ -1,5 +1,6 @@
 """Steps over the batches of an iterator, of which the next one is routed while one is trained on."""
 
+import itertools
 import warnings
 
 import tensorflow as tf
@@ -27,8 +28,12 @@ class StepsAhead:
         self._has_warned = False
         self._forget()
 
-    def take(self, iterator):
-        """Takes the step on the next batch of an iterator; returns what the step returns.
+    def take(self, iterator, most=1):
+        """Takes steps on the next batches of an iterator, as many as there are, in one call: then
+        tables' rows do not wait for dense variables of the step before.
+
+        Returns:
+            A list of what each step returns, at most so many.
 
         Raises:
             StopIteration: there is no batch left.
@@ -40,22 +45,23 @@ class StepsAhead:
             self._warn()
         elif self._batch is None:
             raise StopIteration
-        batch, routed = self._batch, self._routed
-        self._forget()  # until the step has ended well
-        following = next(iterator, None)
-        outputs, self._routed = self._train(batch, routed, following)
+        batches, routed = [self._batch], self._routed
+        self._forget()  # until the steps have ended well
+        batches.extend(itertools.islice(iterator, most))
+        following = batches.pop() if len(batches) > most else None
+        outputs, self._routed = self._train(batches, routed, following)
         self._iterator, self._batch = iterator, following
         return outputs
 
-    def over(self, data):
+    def over(self, data, steps_per_call):
         """Yields what each step on the batches of an iterable returns."""
         iterator = iter(data)
         while True:
             try:
-                outputs = self.take(iterator)
+                outputs = self.take(iterator, steps_per_call)
             except StopIteration:
                 return
-            yield outputs
+            yield from outputs
 
     def _forget(self):
         self._iterator, self._batch, self._routed = None, None, None
@@ -63,10 +69,14 @@ class StepsAhead:
     def _route(self, batch):
         return self._compiled.route(self._arguments_of(batch))
 
-    def _train_and_route(self, batch, routed, following):
-        following = None if following is None else self._arguments_of(following)
-        outputs, routed = self._compiled.call_routed(self._arguments_of(batch), routed, following)
-        return self._after(outputs), routed
+    def _train_and_route(self, batches, routed, following):
+        outputs = []
+        for batch, after in zip(batches, [*batches[1:], following]):
+            after = None if after is None else self._arguments_of(after)
+            given = self._arguments_of(batch), routed, after
+            of_step, routed = self._compiled.call_routed(*given)
+            outputs.append(self._after(of_step))
+        return outputs, routed
 
     def _warn(self):
         reasons = self._compiled.not_ahead

@@ -1,7 +1,6 @@
 """Steps whose next batch is routed, and its rows fetched, while they train: the same bits."""
 
 import contextlib
-import warnings
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def batches_of(kind):
 class Trainer:
     """Two tables by row, one of which is looked up twice, one by key, and a dense kernel."""
 
-    def __init__(self, kind, optimizer):
+    def __init__(self, name, kind, optimizer):
         rng, dims = np.random.default_rng(4), (*DIMS, DIMS[0])
         self.plain = [
             make_table(
@@ -57,11 +56,12 @@ class Trainer:
             for dim in DIMS
         ]
         uniform = keras.initializers.RandomUniform(seed=3)
-        self.keyed = ge.get_embedding_variable(f"keyed_{id(self)}", DIMS[0], initializer=uniform)
+        self.keyed = ge.get_embedding_variable(f"keyed_{name}", DIMS[0], initializer=uniform)
         self.kernel = tf.Variable(rng.normal(size=(sum(dims), 1)).astype("float32"))
         self.optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(optimizer))
         self.batches = batches_of(kind)
         self.step = ge.training.make_step(self._step)
+        self.steps_per_call = 1
         self.after_step = {}  # {number of a step: what is called after it}
 
     @property
@@ -78,7 +78,7 @@ class Trainer:
 
     def train(self):
         losses = []
-        for number, loss in enumerate(self.step.over(self.batches)):
+        for number, loss in enumerate(self.step.over(self.batches, self.steps_per_call)):
             losses.append(loss.numpy())
             self.after_step.get(number, lambda: None)()
         return losses
@@ -95,7 +95,8 @@ def train_twice_on_rank(kind, optimizer, change=None):
     enable_distributed_strategy()
     results = []
     for are_ahead in (False, True):
-        trainer = Trainer(kind, keras.optimizers.get(optimizer))
+        name = f"{kind}_{optimizer}_{getattr(change, '__name__', None)}_{are_ahead}"
+        trainer = Trainer(name, kind, keras.optimizers.get(optimizer))
         if change is not None:
             change(trainer)
         with rows_ahead(are_ahead):
@@ -129,6 +130,15 @@ def assign_between(trainer):
 
 def test_tables_that_change_between_steps(two_ranks):
     ranks = two_ranks.run(train_twice_on_rank, "overlapping", "Adagrad", assign_between)
+    assert_same(ranks)
+
+
+def three_steps_a_call(trainer):
+    trainer.steps_per_call = 3  # of seven steps
+
+
+def test_several_steps_in_one_call(two_ranks):
+    ranks = two_ranks.run(train_twice_on_rank, "overlapping", "Adam", three_steps_a_call)
     assert_same(ranks)
 
 
