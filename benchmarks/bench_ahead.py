@@ -122,7 +122,8 @@ def make_steps(kind, compute):
             else:
                 vectors = vectors * kernel[0, 0]  # so that it has a gradient
             loss = tf.reduce_mean(tf.square(compute(vectors) @ kernel))
-        following = ge.route_ids(tables, next_ids) if goes_ahead else next_ids
+        with tf.control_dependencies([vectors]):  # beside the dense part, not before it
+            following = ge.route_ids(tables, next_ids) if goes_ahead else next_ids
         trained = [*tables, kernel]
         optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained))
         return loss, following
@@ -214,7 +215,7 @@ def main():
     parser.add_argument("--on", nargs="+", choices=["device", "host"], default=["device", "host"])
     parser.add_argument("--alphas", type=float, nargs="+", default=[0.0, 1.05])
     parser.add_argument("--steps-per-call", type=int, nargs="+", default=[1, 6])
-    parser.add_argument("--congestion-control", default="cubic", help="of TCP; Linux's default")
+    parser.add_argument("--congestion-control", default="reno", help="of TCP")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--json")
     parser.add_argument("--plot")

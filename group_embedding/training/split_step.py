@@ -108,7 +108,7 @@ class SplitStep:
         items_of_level = self._items if routed is None else self._items_of_routed
         for level, items in sorted(items_of_level.items()):
             if level > 0:
-                route_next()
+                self._call_beside_dense_part(route_next, copy)
                 route_next = _nothing
             if level % 2:
                 self._call_program(level, items, copy)
@@ -118,12 +118,19 @@ class SplitStep:
                     copy.make(item)
                     continue
                 self._call_deferred(item, copy, routed_of.get(id(item)))
-        route_next()
+        route_next()  # a step of lookups alone
         return tf.nest.map_structure(
             lambda t: copy.tensor(t) if tf.is_tensor(t) else t,
             self._outputs,
             expand_composites=True,
         )
+
+    def _call_beside_dense_part(self, make, copy):
+        """Makes ops that wait for the lookups, in whose way they would be."""
+        outputs = [out for call in self._calls if call.is_lookup for out in call.outputs[:1]]
+        made = [copy.tensors[id(out)].op for out in outputs if id(out) in copy.tensors]
+        with tf.control_dependencies(made):
+            make()
 
     def _copy(self, arguments):
         copy = _Copy(self._graph, tf.compat.v1.get_default_graph(), self._captured)

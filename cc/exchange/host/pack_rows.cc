@@ -74,7 +74,7 @@ std::vector<char*> PartsIn(const RowParts& parts, void* packed) {
 int64_t WordsWithout(const RowParts& parts, int64_t rank) {
   std::vector<int64_t> splits(parts.num_ranks);
   PackedSplits(parts, splits.data());
-  splits[rank] = 0;
+  if (rank >= 0) splits[rank] = 0;
   return std::accumulate(splits.begin(), splits.end(), int64_t{0});
 }
 

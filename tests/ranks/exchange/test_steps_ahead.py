@@ -62,6 +62,7 @@ class Trainer:
         self.batches = batches_of(kind)
         self.step = ge.training.make_step(self._step)
         self.steps_per_call = 1
+        self.between = []
         self.after_step = {}  # {number of a step: what is called after it}
 
     @property
@@ -91,7 +92,7 @@ class Trainer:
 
 
 def train_twice_on_rank(kind, optimizer, change=None):
-    """[what was trained without and with rows ahead, how many rows were sent again]"""
+    """[what was trained without rows ahead, what was trained with them]"""
     enable_distributed_strategy()
     results = []
     for are_ahead in (False, True):
@@ -101,7 +102,7 @@ def train_twice_on_rank(kind, optimizer, change=None):
             change(trainer)
         with rows_ahead(are_ahead):
             losses = trainer.train()
-        results.append([losses, *trainer.content()])
+        results.append([losses, *trainer.content(), *trainer.between])
     return results
 
 
@@ -130,6 +131,16 @@ def assign_between(trainer):
 
 def test_tables_that_change_between_steps(two_ranks):
     ranks = two_ranks.run(train_twice_on_rank, "overlapping", "Adagrad", assign_between)
+    assert_same(ranks)
+
+
+def keep_content_between(trainer):
+    """What a checkpoint between two steps would have: rows, keys, their counts and versions."""
+    trainer.after_step[3] = lambda: trainer.between.extend(trainer.content())
+
+
+def test_tables_between_steps_know_nothing_of_the_next_batch(two_ranks):
+    ranks = two_ranks.run(train_twice_on_rank, "disjoint", "Adagrad", keep_content_between)
     assert_same(ranks)
 
 
