@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The step of ranks on several hosts whose next batch goes ahead, beside steps that fetch in turn and
-steps without tables: hosts are namespaces of this machine, joined by the relay of tests/hosts, with
-a delay of 5 ms one way. Needs root.
+"""The step of ranks on several hosts whose next batch goes ahead, beside steps that fetch in turn
+and steps without tables: hosts are namespaces of this machine, joined by the relay of tests/hosts.
+Needs root.
 
 A step looks up 4 keyed tables of dim 32, 4 ids for each of 1,024 samples a rank, trains them by
 Adagrad, and averages the gradient of a kernel of [128, 64] over the ranks. Its dense part takes so
@@ -68,7 +68,7 @@ class Device:
 
 
 class Host(Device):
-    """The same on the CPU, by matrices that it multiplies: so many as take the time alone."""
+    """Computes on the CPU: multiplies as many matrices as take the time when nothing else runs."""
 
     def __init__(self, milliseconds):
         import tensorflow as tf

@@ -91,7 +91,7 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _over(step, steps_ahead, data, steps_per_call=1):
-    """What a step returns on each batch of `data`, an iterable."""
+    """Yields a step's outputs on each batch of `data`, an iterable."""
     if current().ahead and not tf.config.functions_run_eagerly():
         return steps_ahead.over(data, steps_per_call)
     return (step(*args, **kwargs) for args, kwargs in map(_arguments_of, data))

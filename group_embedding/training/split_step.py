@@ -18,8 +18,8 @@ import collections
 
 import tensorflow as tf
 
-from group_embedding.training.lookups_ahead import LookupsAhead
 from group_embedding.training.compilable_ops import DROPPED, is_compilable, with_functions
+from group_embedding.training.lookups_ahead import LookupsAhead
 
 # Ops without work of their own, which run where what they wait for runs.
 _ANYWHERE = ("Identity", "IdentityN", "NoOp")
@@ -293,7 +293,8 @@ class _Levels:
                 f"{self._name}: expected no op that waits for other ranks, or changes tables, but "
                 "lookups, their gradients, the average of dense gradients and one update, got "
                 f"{refused.type} '{refused.name}'. Route ids in the dataset (map(layer.route)), or "
-                "ahead of the step (step.over(dataset)), and clip by value, or train with tf.keras.Model, which compiles nothing"
+                "ahead of the step (step.over(dataset)), and clip by value, or train with "
+                "tf.keras.Model, which compiles nothing"
             )
         rows = any(id(t) in self._has_any_rows for t in op.inputs)
         rows = rows or any(c.has_any_rows for c in self._step.inputs_of(op) if not _is_op(c))

@@ -1,4 +1,4 @@
-"""Steps over the batches of an iterator, of which the next one is routed while one is trained on."""
+"""Steps over the batches of an iterator, each of which is routed while the one before it trains."""
 
 import itertools
 import warnings

@@ -1,5 +1,5 @@
-"""Steps on hosts whose next batch goes ahead: they wait for the link once less, send no row twice that
-did not change, and train the same bits on a slow link."""
+"""Steps on hosts whose next batch goes ahead: they wait for the link once less, and train the same
+bits on a slow link."""
 
 import time
 
@@ -26,9 +26,7 @@ def batches_of(num_steps, num_ids):
 
 def trainer():
     constant = tf.keras.initializers.RandomUniform(seed=1)
-    tables = [
-        ge.get_embedding_variable(f"ahead_{dim}", dim, initializer=constant) for dim in DIMS
-    ]
+    tables = [ge.get_embedding_variable(f"ahead_{dim}", dim, initializer=constant) for dim in DIMS]
     kernel = tf.Variable(tf.fill([sum(DIMS), 2], 0.2))
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1)))
 
@@ -89,8 +87,8 @@ def test_a_step_waits_for_the_link_once_less(make_bed, start_job, ahead, ways):
     job.results()
 
     # Then the longest chain of packets is that of ids, rows and two of the kernel's gradients; with
-    # the next batch ahead, of rows that changed and these two. Where it begins and ends, and signs of
-    # life, make a difference of some.
+    # the next batch ahead, of rows that changed and these two. Where it begins and ends, and signs
+    # of life, make a difference of some.
     print(f"crossings a step: {steps.crossings / NUM_STEPS}")
     assert abs(steps.crossings - ways * NUM_STEPS) <= 3, steps
 

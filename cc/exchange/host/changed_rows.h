@@ -39,7 +39,8 @@ class ChangedRows {
 bool AreChangedRows(const RowParts& parts, int64_t rank, const char* message, int64_t bytes);
 
 // Writes the rows of all parts but those that are null: changed ones from the messages, the others
-// from what came ahead. messages, ahead: [num_ranks]. slices: [num_tables] with space for all rows.
+// from parts received ahead. messages, ahead: [num_ranks]. slices: [num_tables] with space for all
+// rows.
 void UnpackChangedRows(const RowParts& parts, const char* const* messages, const char* const* ahead,
                        const RowSlices* slices, const ParallelFor& parallel_for);
 

@@ -43,8 +43,8 @@ void PackedSplits(const RowParts& parts, int64_t* splits);
 // The addresses of the parts in a buffer that holds them one after the other.
 std::vector<char*> PartsIn(const RowParts& parts, void* packed);
 
-// The same of a buffer without the part of `rank`, whose address is null; its number of words. -1:
-// with all parts.
+// A buffer without the part of `rank`, or, for -1, with all parts: its number of words, and the
+// addresses of the parts, null for that of `rank`.
 int64_t WordsWithout(const RowParts& parts, int64_t rank);
 std::vector<char*> PartsWithout(const RowParts& parts, int64_t rank, void* packed);
 

@@ -37,7 +37,7 @@ class SendTableRowsOp : public SendRowsOp {
   virtual absl::Status WriteRows(OpKernelContext* context, HostExchange* exchange, RowCall* call,
                                  Outgoing* outgoing) = 0;
 
-  // The one of the two buffers of parts that were sent, or came, ahead.
+  // The parts of one output of HostRowsAhead; null for this rank.
   static absl::Status ReadAhead(const Tensor& ahead, const RowParts& parts, int64_t rank,
                                 std::vector<const char*>* of_ranks) {
     const int64_t words = WordsWithout(parts, rank);
@@ -109,7 +109,7 @@ class SendTableRowsOp : public SendRowsOp {
   std::vector<int32_t> keyed_;
 };
 
-// Inputs: ..., ahead (none, or what was sent and what came), sent, received. Outputs: rows.
+// Inputs: ..., ahead (none, or the outputs of HostRowsAhead), sent, received. Outputs: rows.
 class HostLookUpRowsOp : public SendTableRowsOp {
  public:
   explicit HostLookUpRowsOp(OpKernelConstruction* context)
@@ -135,10 +135,11 @@ class HostLookUpRowsOp : public SendTableRowsOp {
   absl::Status WriteChanged(OpKernelContext* context, HostExchange* exchange, const RowCall& call,
                             Outgoing* outgoing) const {
     const RowParts& sent = call.own.sent;
-    std::vector<const char*> ahead, came;
+    std::vector<const char*> ahead, received_ahead;
     TF_RETURN_IF_ERROR(
         ReadAhead(context->input(context->num_inputs() - 4), sent, call.own.rank, &ahead));
-    TF_RETURN_IF_ERROR(ReadAhead(CameAhead(context), call.own.received, call.own.rank, &came));
+    TF_RETURN_IF_ERROR(
+        ReadAhead(ReceivedAhead(context), call.own.received, call.own.rank, &received_ahead));
     const ParallelFor threads = ThreadsOf(context);
     const ChangedRows changed(sent, call.from.data(), ahead.data(), threads);
     std::vector<int64_t> bytes;
@@ -162,20 +163,20 @@ class HostLookUpRowsOp : public SendTableRowsOp {
           "rank " + std::to_string(n) + " sent " + std::to_string(inbox.bytes(n)) +
           " bytes, which are not the changed rows of this batch; do all ranks run the same model?");
     }
-    std::vector<const char*> came;
-    TF_RETURN_IF_ERROR(ReadAhead(CameAhead(context), received, call->own.rank, &came));
-    UnpackChangedRows(received, parts.data(), came.data(), call->to.data(), ThreadsOf(context));
+    std::vector<const char*> ahead;
+    TF_RETURN_IF_ERROR(ReadAhead(ReceivedAhead(context), received, call->own.rank, &ahead));
+    UnpackChangedRows(received, parts.data(), ahead.data(), call->to.data(), ThreadsOf(context));
     return absl::OkStatus();
   }
 
-  static const Tensor& CameAhead(OpKernelContext* context) {
+  static const Tensor& ReceivedAhead(OpKernelContext* context) {
     return context->input(context->num_inputs() - 3);
   }
 
   bool has_ahead_;
 };
 
-// Outputs: what was sent, and what came.
+// Outputs: copies of the sent and of the received rows.
 class HostRowsAheadOp : public SendTableRowsOp {
  public:
   explicit HostRowsAheadOp(OpKernelConstruction* context) : SendTableRowsOp(context, "wire") {}

@@ -167,8 +167,8 @@ GroupLookup of the rows that all ranks ask this one for, and HostExchangeRows of
 in one: they go from the tables to where they are sent, or read by this rank itself.
 
 batch: a feature for each table, with the ids that rank 0 asks for first, one of each sample.
-ahead: none, or what HostRowsAhead sent and what came of the same batch: then only those rows travel
-  that have changed since.
+ahead: none, or the outputs of HostRowsAhead of the same batch: then only rows travel that have
+  changed since.
 Inputs and attributes of the lookup are those of GroupLookup, others those of HostExchangeRows.
 )doc");
 
@@ -180,7 +180,7 @@ REGISTER_OP("GroupEmbedding>HostRowsAhead")
     .Input("sent: int64")
     .Input("received: int64")
     .Output("sent_rows: float")
-    .Output("came_rows: float")
+    .Output("received_rows: float")
     .TABLES_ATTRS.GROUP_ATTRS.Attr("wire: list({float, half, bfloat16}) >= 1")
     .Attr("num_indices: int = 0")
     .Attr("exchange: int")
@@ -195,7 +195,7 @@ REGISTER_OP("GroupEmbedding>HostRowsAhead")
 Sends the rows of a batch as they are now, before the HostLookUpRows that reads them: see
 cc/exchange/host/changed_rows.h. What a rank has for itself is left out.
 
-sent_rows, came_rows: words of 32 bits, whatever the type says, in the form of PackRows.
+sent_rows, received_rows: words of 32 bits, whatever the type says, in the form of PackRows.
 Inputs and attributes are those of HostLookUpRows.
 )doc");
 

@@ -35,7 +35,7 @@ class Exchange(abc.ABC):
     comm_dtype = None
     # The default placement of tables: see `enable_distributed_strategy`.
     placement = "distributed"
-    # Whether ids that are routed ahead of their lookup bring rows: see `enable_distributed_strategy`.
+    # Whether rows are fetched ahead of their lookup: see `enable_distributed_strategy`.
     ahead = False
     # The ranks' NCCL communicator, an ops.sharded_group_lookup.NcclRanks; None: a rank has no GPU.
     nccl_ranks = None

@@ -243,7 +243,7 @@ def train_on_rank(api, *of_model):
 
 
 def train_with_rows_on_rank(api, *of_model):
-    """As `train_on_rank`; ids that go ahead bring rows."""
+    """Trains as `train_on_rank` does; rows go ahead where ids do."""
     enable_distributed_strategy()
     ranks = exchange.current()
     ranks.ahead = True

@@ -135,7 +135,7 @@ def test_tables_that_change_between_steps(two_ranks):
 
 
 def keep_content_between(trainer):
-    """What a checkpoint between two steps would have: rows, keys, their counts and versions."""
+    """Keeps the content of a checkpoint between two steps: rows, keys, counts and versions."""
     trainer.after_step[3] = lambda: trainer.between.extend(trainer.content())
 
 
@@ -172,9 +172,7 @@ def fit_on_rank(are_ahead, steps_per_execution):
     outputs = keras.layers.Dense(1, kernel_initializer=start)(vectors)
     model = ge.training.Model({"item": item, "user": user}, outputs)
     adagrad = ge.optimizers.wrap(keras.optimizers.Adagrad(0.1))
-    model.compile(
-        ge.DistributedOptimizer(adagrad), "mse", steps_per_execution=steps_per_execution
-    )
+    model.compile(ge.DistributedOptimizer(adagrad), "mse", steps_per_execution=steps_per_execution)
     data = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(8)
     endless = data.repeat()
     with rows_ahead(are_ahead):
