@@ -41,6 +41,7 @@ if HAS_HOROVOD:
 
 if bed_of_hosts_is_missing() is None:
     COMMANDS["bench_hosts"] = "--delays 0 1 --steps 2"
+    COMMANDS["bench_ahead"] = "--delays 1 --on device host --alphas 0 --steps-per-call 1 --rounds 1"
 
 BY_DAY = ("bench_lookup",)
 

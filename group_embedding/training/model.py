@@ -21,6 +21,8 @@ else:
 class _CompiledFit:
     """Mixed into a class of models: `fit` cuts the training step into XLA programs."""
 
+    train_function: Any
+
     @property
     def _allow_non_tensor_positional_args(self):
         """True: Keras 3 takes RoutedIds, which are no tensor, as inputs of the model."""
