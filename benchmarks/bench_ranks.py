@@ -4,8 +4,8 @@
     python benchmarks/bench_ranks.py PART [options of the part] [--json FILE] [--plot FILE.png]
 
 gpus: a process for each GPU of a host, the core alone. cpus: processes that share a CPU. hosts:
-ranks on several hosts, by the delay of the link between them. overlap: rows that the ranks of a
-host request of others alike. PART --help has more.
+ranks on several hosts, by the delay of the link between them. ahead: their steps while the next
+batch's rows come. overlap: rows that the ranks of a host request of others alike. PART --help has more.
 """
 
 import os
@@ -15,4 +15,4 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    run_part("ranks", ("gpus", "cpus", "hosts", "overlap"), __doc__)
+    run_part("ranks", ("gpus", "cpus", "hosts", "ahead", "overlap"), __doc__)

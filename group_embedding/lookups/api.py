@@ -222,11 +222,12 @@ def route_ids(
     computes. Packed ids of a dataset are routed once more for that.
 
     Over ranks, a training loop that routes the next batch while it trains on this one has the
-    exchange overlap the dense part of the model. Route between the forward pass and the gradients,
-    in the same `tf.function`: functions keep exchanges in the order of the program, and what is
-    dense runs beside them. Graphs of a `Session` know no order, and eagerly nothing overlaps. All
-    ranks must route, and look up, alike. Gradients reach weights where the tape, or `tf.gradients`,
-    has seen them being routed.
+    exchange overlap the dense part of the model: that of ids, and with
+    `ge.enable_distributed_strategy(ahead=True)` that of rows, too. Route between the forward pass
+    and the gradients, in the same `tf.function`: functions keep exchanges in the order of the
+    program, and what is dense runs beside them. Graphs of a `Session` know no order, and eagerly
+    nothing overlaps. All ranks must route, and look up, alike. Gradients reach weights where the
+    tape, or `tf.gradients`, has seen them being routed.
 
     Args:
         params, partition_strategy, max_norm, invalid_ids, feature_names: as the lookup will get
@@ -290,7 +291,7 @@ def route_ids(
             batches = flow.pack_ids(lookups, _sparse_features(lookups, ids, sp_weights))
             axes = [feature_ids.sample_axes(i) for i in ids]
         if not _is_in_dataset():
-            batches = flow.prefetch(lookups, flow.exchange_ids(lookups, batches))
+            batches = flow.go_ahead(lookups, batches)
         return to_routed_ids(lookups, batches, axes)
 
 

@@ -51,12 +51,21 @@ def prefetch(lookups, batches):
     return [served.prefetch(batch) for served, batch in zip(groups, batches)]
 
 
+def go_ahead(lookups, batches):
+    """Does all that a later lookup of the batches need not wait for: ids are exchanged, rows
+    prefetched, and those of other ranks fetched, where the ranks' strategy says so. Takes and
+    returns a batch per group."""
+    batches = prefetch(lookups, exchange_ids(lookups, batches))
+    groups = lookups.groups(batches)
+    return [served.fetch_ahead(batch) for served, batch in zip(groups, batches)]
+
+
 def look_up(lookups, batches, concat):
     """Looks the batches of a call up and combines the rows of each sample.
 
     Args:
         lookups: the `groups.Lookups` of the call.
-        batches: what `pack_ids`, `exchange_ids` or `prefetch` returned.
+        batches: what `pack_ids`, `exchange_ids`, `prefetch` or `go_ahead` returned.
         concat: return one tensor, the results side by side.
 
     Returns:

@@ -31,6 +31,10 @@ class ServedGroup(NamedTuple):
         """See `RowSource.prefetch`."""
         return self.source.prefetch(self.group, batch)
 
+    def fetch_ahead(self, batch):
+        """See `RowSource.fetch_ahead`."""
+        return self.source.fetch_ahead(self.group, batch)
+
     def look_up(self, batch, concat):
         """See `RowSource.look_up`."""
         return self.source.look_up(self.group, batch, concat)

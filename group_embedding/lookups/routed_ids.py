@@ -87,13 +87,13 @@ def to_routed_ids(lookups, batches, sample_shapes):
 
     Args:
         lookups: the `groups.Lookups` of the call.
-        batches: what `flow.pack_ids`, `exchange_ids` or `prefetch` returned.
+        batches: what `flow.pack_ids` or `go_ahead` returned.
         sample_shapes: for each feature None, or int64 [axes] if its samples have more or fewer than
             one axis.
     """
     shaped = {f: shape for f, shape in enumerate(sample_shapes) if shape is not None}
     return RoutedIds(
-        batches=tuple(to_tensors(_with_sizes(batch, batch_sizes.to_string)) for batch in batches),
+        batches=tuple(to_tensors(batch, batch_sizes.to_string) for batch in batches),
         weighted=tuple(batch.weighted for batch in batches),
         sample_shapes=tuple(shaped.values()),
         shaped_features=tuple(shaped),
@@ -120,11 +120,15 @@ def from_routed_ids(lookups, routed_ids):
                 "route_ids and the lookup the same arguments"
             )
     batches = [
-        _with_sizes(from_tensors(tensors, weighted), batch_sizes.from_string)
-        for tensors, weighted in zip(routed_ids.batches, routed_ids.weighted)
+        from_tensors(*given, batch_sizes.from_string)
+        for given in zip(routed_ids.batches, routed_ids.weighted)
     ]
     shaped = dict(zip(routed_ids.shaped_features, routed_ids.sample_shapes))
     return batches, [shaped.get(f) for f in range(len(lookups.names))]
+
+
+def _as_they_are(sizes):
+    return sizes
 
 
 def _with_sizes(group, convert):
@@ -137,28 +141,36 @@ def _with_sizes(group, convert):
     )
 
 
-def to_tensors(group):
-    """The tensors of a packed or routed group."""
+def to_tensors(group, convert=_as_they_are):
+    """The tensors of a packed or routed group, its sizes converted."""
+    group = _with_sizes(group, convert)
     if isinstance(group, Batch):
         return (group.buffer, group.sizes)
-    batch, counts, requests = group
+    batch, counts, requests, ahead = group
     of_requests = [t for part in zip(requests.batches, requests.times) for t in _flat(*part)]
-    return (batch.buffer, batch.sizes, counts, requests.counts, *of_requests)
+    return (batch.buffer, batch.sizes, counts, requests.counts, *of_requests, *ahead)
 
 
 def _flat(batch, times):
     return (batch.buffer, batch.sizes, times)
 
 
-def from_tensors(tensors, weighted):
-    """The group of which `to_tensors` made these tensors."""
+def from_tensors(tensors, weighted, convert=_as_they_are):
+    """The group of which `to_tensors` made these tensors, its sizes converted back."""
+    return _with_sizes(_from_tensors(tensors, weighted), convert)
+
+
+def _from_tensors(tensors, weighted):
     buffer, sizes, *exchanged = tensors
     batch = Batch(buffer, sizes, weighted)
     if not exchanged:
         return batch
     counts, asked, *of_requests = exchanged
+    num_ahead = len(of_requests) % 3  # each lookup on the owner has three tensors, rows ahead two
+    ahead = tuple(of_requests[len(of_requests) - num_ahead :])
+    of_requests = of_requests[: len(of_requests) - num_ahead]
     batches = [Batch(*pair, weighted=False) for pair in zip(of_requests[::3], of_requests[1::3])]
-    return RoutedBatch(batch, counts, Requests(batches, of_requests[2::3], asked))
+    return RoutedBatch(batch, counts, Requests(batches, of_requests[2::3], asked), ahead)
 
 
 def _of_any_size(spec):

@@ -31,6 +31,9 @@ class DeferredCall:
         is_lookup: whether all that its inputs depend on runs before the first XLA program.
         has_any_rows: whether another batch has outputs of another shape, which XLA would compile
             anew for.
+        route: for a lookup, does what can be done a step ahead: takes what `run` does, and returns
+            a structure of tensors.
+        run_routed: for a lookup, `run` of that structure.
     """
 
     name: str
@@ -38,8 +41,10 @@ class DeferredCall:
     inputs: list
     outputs: list
     run: Callable[..., Sequence[tf.Tensor]]
-    is_lookup: bool
-    has_any_rows: bool
+    is_lookup: bool = False
+    has_any_rows: bool = False
+    route: Callable[..., Any] | None = None
+    run_routed: Callable[[Any], Sequence[tf.Tensor]] | None = None
 
 
 class Trace:
@@ -122,9 +127,7 @@ def defer(
     run: Callable[..., Sequence[tf.Tensor]],
     inputs: Sequence[Any],
     specs: Sequence[tf.TensorSpec] = (),
-    *,
-    is_lookup: bool = False,
-    has_any_rows: bool = False,
+    **options: Any,
 ) -> list[tf.Tensor]:
     """Defers a call; returns the placeholders of its results.
 
@@ -133,7 +136,7 @@ def defer(
         run: makes the call of the inputs' tensors, and returns its results.
         inputs: tensors of the traced graph.
         specs: of the results.
-        is_lookup, has_any_rows: see `DeferredCall`.
+        options: others of `DeferredCall`.
 
     Raises:
         ValueError: the call is in a branch, in a loop or in a function of the step.
@@ -149,5 +152,5 @@ def defer(
     inputs = [tf.convert_to_tensor(tensor) for tensor in inputs]
     position = len(graph.get_operations())
     outputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
-    trace.calls.append(DeferredCall(name, position, inputs, outputs, run, is_lookup, has_any_rows))
+    trace.calls.append(DeferredCall(name, position, inputs, outputs, run, **options))
     return outputs

@@ -10,13 +10,22 @@ from group_embedding.ops._library import library, native
 from group_embedding.ops.group_lookup import gradients_of_inputs
 from group_embedding.ops.pack_rows import as_slices
 
-auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>HostLookUpRows")
+for _name in ("HostLookUpRows", "HostRowsAhead"):
+    auto_control_deps_utils.register_read_only_resource_op(f"GroupEmbedding>{_name}")
+tf.no_gradient("GroupEmbedding>HostRowsAhead")
 
 # A tf.function would run stateful ops one after the other. Calls are matched by name, and need no
 # order but that of their tensors, so lookups and averages wait for the network side by side.
 auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS |= {
     f"GroupEmbedding>{name}"
-    for name in ("HostAlltoall", "HostAllgather", "HostExchangeRows", "RouteIds", "ReadRequests")
+    for name in (
+        "HostAlltoall",
+        "HostAllgather",
+        "HostExchangeRows",
+        "HostRowsAhead",
+        "RouteIds",
+        "ReadRequests",
+    )
 }
 
 _TEXT_BYTES = 1024  # of an address or an error
@@ -125,26 +134,39 @@ class HostExchange:
             )
         return matrices
 
-    def look_up_rows(self, group, batch, sent, received, wire, gradient_scale, name, what):
+    def look_up_rows(self, group, batch, sent, received, wire, gradient_scale, ahead, name, what):
         """See `exchange.Exchange.look_up_rows`. Gradients are multiplied by `gradient_scale`."""
-        tables = group.tables
         with tf.device("/CPU:0"):
             return library().host_look_up_rows(
-                tables=[table.tensor() for table in tables],
-                batch=batch.buffer,
-                sizes=batch.sizes,
-                keyed_tables=[tables[t].keyed.table_handle for t in group.keyed],
-                sent=sent,
-                received=received,
-                out_dtypes=[tf.float32] * len(tables),
-                wire=wire,
+                **self._rows_of(group, batch, sent, received, wire),
+                ahead=ahead,
+                out_dtypes=[tf.float32] * len(group.tables),
                 gradient_scale=gradient_scale,
-                **group.attrs(),
-                keyed=group.keyed,
-                exchange=self._number,
                 description=what,
                 name=name,
             )
+
+    def rows_ahead(self, group, batch, sent, received, wire, name, what):
+        """See `exchange.Exchange.rows_ahead`."""
+        with tf.device("/CPU:0"):
+            return library().host_rows_ahead(
+                **self._rows_of(group, batch, sent, received, wire), description=what, name=name
+            )
+
+    def _rows_of(self, group, batch, sent, received, wire):
+        tables = group.tables
+        return {
+            "tables": [table.tensor() for table in tables],
+            "batch": batch.buffer,
+            "sizes": batch.sizes,
+            "keyed_tables": [tables[t].keyed.table_handle for t in group.keyed],
+            "sent": sent,
+            "received": received,
+            "wire": wire,
+            **group.attrs(),
+            "keyed": group.keyed,
+            "exchange": self._number,
+        }
 
 
 @tf.RegisterGradient("GroupEmbedding>HostAlltoall")
@@ -171,9 +193,10 @@ def _host_exchange_rows_grad(op, *grads):
 @tf.RegisterGradient("GroupEmbedding>HostLookUpRows")
 def _host_look_up_rows_grad(op, *grads):
     dims = op.get_attr("dims")
-    keyed_tables = op.inputs[len(dims) + 2 : -2]
+    num_after = op.get_attr("num_ahead") + 2  # ahead, sent, received
+    keyed_tables = op.inputs[len(dims) + 2 : -num_after]
     slices = _send_back(op, grads, [op.get_attr("dtype")] * len(dims), dims)
-    return [*gradients_of_inputs(op, slices, keyed_tables), None, None]
+    return [*gradients_of_inputs(op, slices, keyed_tables), *[None] * num_after]
 
 
 def _send_back(op, grads, dtypes, dims):

@@ -21,6 +21,12 @@ class RowSource:
         del group
         return batch
 
+    def fetch_ahead(self, group, batch):
+        """Fetches rows of other ranks ahead of the lookup, which fetches those that have changed by
+        then. Returns the batch to look up."""
+        del group
+        return batch
+
     def look_up(self, group, batch, concat):
         """Looks a batch up and combines its rows.
 

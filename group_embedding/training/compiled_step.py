@@ -12,8 +12,10 @@ import tensorflow as tf
 
 from group_embedding.ops.deferred import deferring
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask
+from group_embedding.ranks.exchange.active import current
 from group_embedding.training.deferred_lookup import defer_lookup
 from group_embedding.training.split_step import SplitStep
+from group_embedding.training.steps_ahead import StepsAhead
 
 
 def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,6 +51,10 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function that takes and returns the same, and is a method where the step is one. Called by
         itself it is a `tf.function`; in another function its ops are among those of that function.
+        Its `over(data)` yields what it returns on each batch of a dataset or another iterable: a
+        tuple of its arguments, a dict of them by name, or its one argument. Over ranks, with
+        `ge.enable_distributed_strategy(ahead=True)`, it takes each batch from `data` a step early,
+        and fetches its rows while the step before trains.
 
     Raises:
         ValueError: when the step is called first: an op that XLA cannot compile is between lookup
@@ -80,7 +86,22 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
     call = tf.autograph.experimental.do_not_convert(_with_signature(step, choose))
     call.get_concrete_function = function.get_concrete_function
+    call.over = functools.partial(_over, call, StepsAhead(compiled, _arguments_of))
     return call
+
+
+def _over(step, steps_ahead, data, steps_per_call=1):
+    """Yields a step's outputs on each batch of `data`, an iterable."""
+    if current().ahead and not tf.config.functions_run_eagerly():
+        return steps_ahead.over(data, steps_per_call)
+    return (step(*args, **kwargs) for args, kwargs in map(_arguments_of, data))
+
+
+def _arguments_of(element):
+    """A tuple is the step's positional arguments, a dict its arguments by name."""
+    if isinstance(element, tuple):
+        return element, {}
+    return ((), element) if isinstance(element, dict) else ((element,), {})
 
 
 def _with_signature(step, function):
@@ -111,22 +132,65 @@ class CompiledStep:
         """How many XLA programs the step of the last signature has."""
         return self._splits[-1][1].num_programs
 
+    @property
+    def not_ahead(self) -> dict[str, str]:
+        """{name of a lookup that cannot be routed ahead: the op for which it cannot}."""
+        return self._splits[-1][1].not_ahead
+
     def __call__(self, *args, **kwargs):
+        self._check_strategy()
+        if tf.executing_eagerly():  # as somebody who looks for an error has functions run
+            return self._step(*args, **kwargs)
+        return self._find_split((args, kwargs))(_tensors_of((args, kwargs)))
+
+    def _check_strategy(self):
         if tf.distribute.has_strategy():
             raise ValueError(
                 f"{self._name}: expected no tf.distribute strategy around a compiled step, got "
                 f"{type(tf.distribute.get_strategy()).__name__}; ranks are processes that "
                 "horovodrun launches, with ge.DistributedOptimizer"
             )
-        if tf.executing_eagerly():  # as somebody who looks for an error has functions run
-            return self._step(*args, **kwargs)
-        signature = _Signature((args, kwargs))
+
+    def route(self, arguments):
+        """Does of a step what can be done a step ahead.
+
+        Args:
+            arguments: `(args, kwargs)` of the step, of a batch to come.
+
+        Returns:
+            A structure of tensors, for `call_routed` of the same batch.
+        """
+        return self._find_split(arguments).route(_tensors_of(arguments))
+
+    def call_routed(self, arguments, routed, next_arguments=None):
+        """Takes the step on a batch that was routed, and routes the next batch meanwhile.
+
+        Args:
+            arguments: `(args, kwargs)` of the step.
+            routed: what `route` or the step before returned for them.
+            next_arguments: those of the next batch; None: there is none.
+
+        Returns:
+            What the step returns, and the next batch's `routed`.
+        """
+        routed_next = []
+
+        def route_next():
+            if next_arguments is not None:
+                routed_next.extend(self.route(next_arguments))
+
+        split = self._find_split(arguments)
+        outputs = split(_tensors_of(arguments), routed, route_next)
+        return outputs, routed_next
+
+    def _find_split(self, arguments):
+        self._check_strategy()
+        signature = _Signature(arguments)
         split = next((split for known, split in self._splits if known == signature), None)
         if split is None or split.closes_over_graph:
-            split = self._split((args, kwargs))
+            split = self._split(arguments)
             self._splits.append((signature, split))
-        tensors = tf.nest.flatten((args, kwargs), expand_composites=True)
-        return split([tensor for tensor in tensors if tf.is_tensor(tensor)])
+        return split
 
     def _split(self, arguments):
         let_loss_scales_ask()  # they are deferred as a whole
@@ -144,6 +208,11 @@ class CompiledStep:
         # Not in an init_scope, which would pause the step's gradient tapes.
         concrete = tf.function(traced).get_concrete_function(*specs)
         return SplitStep(self._name, concrete, traces[id(concrete.graph)])
+
+
+def _tensors_of(arguments):
+    leaves = tf.nest.flatten(arguments, expand_composites=True)
+    return [leaf for leaf in leaves if tf.is_tensor(leaf)]
 
 
 class _Signature:

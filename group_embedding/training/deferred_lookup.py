@@ -4,8 +4,9 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
-from group_embedding.lookups.flow import look_up
+from group_embedding.lookups.flow import go_ahead, look_up
 from group_embedding.lookups.routed_ids import from_tensors, to_tensors
+from group_embedding.ops import batch_sizes
 from group_embedding.ops.autodiff import differentiated
 from group_embedding.ops.deferred import defer, not_deferring
 
@@ -32,7 +33,15 @@ class _DeferredLookup:
         # Where weights lie in those tensors: the first of a group is its buffer.
         starts = [sum(self._sizes[:g]) for g in range(len(groups))]
         self._buffers = [start for start, weighted in zip(starts, self._weighted) if weighted]
-        self.results = defer(self._name, self._look_up, tensors, self._specs(), is_lookup=True)
+        self.results = defer(
+            self._name,
+            self._look_up,
+            tensors,
+            self._specs(),
+            is_lookup=True,
+            route=self._route,
+            run_routed=self._look_up_routed,
+        )
         for variable in self._variables:
             resource_variable_ops.variable_accessed(variable)
         inputs = [variable.handle for variable in self._variables]
@@ -47,11 +56,28 @@ class _DeferredLookup:
         return [tf.TensorSpec([None, table.dim], table.dtype) for table in tables]
 
     def _look_up(self, *tensors):
-        buffers = [tensors[i] for i in self._buffers]
+        return self._look_up_batches(self._batches_of(tensors))
+
+    def _route(self, *tensors):
+        """The tensors of each group, routed."""
+        with not_deferring():
+            batches = go_ahead(self._lookups, self._batches_of(tensors))
+        return [to_tensors(batch, batch_sizes.to_string) for batch in batches]
+
+    def _look_up_routed(self, groups):
+        return self._look_up_batches(
+            [from_tensors(*group, batch_sizes.from_string) for group in zip(groups, self._weighted)]
+        )
+
+    def _batches_of(self, tensors):
         tensors, batches = list(tensors), []
         for size, weighted in zip(self._sizes, self._weighted):
             batches.append(from_tensors(tensors[:size], weighted))
             del tensors[:size]
+        return batches
+
+    def _look_up_batches(self, batches):
+        buffers = [to_tensors(batch)[0] for batch in batches if batch.weighted]
         with not_deferring():
             if not self._num_gradients:
                 results = look_up(self._lookups, batches, self._concat)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from group_embedding.keras_compat import IS_KERAS_3, keras
+from group_embedding.ranks.exchange.active import current
 from group_embedding.training.compiled_step import CompiledStep
+from group_embedding.training.steps_ahead import StepsAhead
 
 # Keras's class of functional models, which `keras.Model(inputs, outputs)` makes.
 if IS_KERAS_3:
@@ -16,6 +20,8 @@ else:
 
 class _CompiledFit:
     """Mixed into a class of models: `fit` cuts the training step into XLA programs."""
+
+    train_function: Any
 
     @property
     def _allow_non_tensor_positional_args(self):
@@ -32,7 +38,38 @@ class _CompiledFit:
             # Bound before: a `train_step` of a subclass is compiled as well.
             step = getattr(self, "train_step")  # noqa: B009, a method of the class mixed in
             object.__setattr__(self, "train_step", CompiledStep(step))
-        return super().make_train_function(force)  # type: ignore[misc]
+        if not _goes_ahead(self):
+            return super().make_train_function(force)  # type: ignore[misc]
+        if self.train_function is None or force:
+            self.train_function = _TrainAhead(self)
+        return self.train_function
+
+
+def _goes_ahead(model):
+    return current().ahead and not (model.run_eagerly or tf.config.functions_run_eagerly())
+
+
+class _TrainAhead:
+    """Keras's function of training steps on the next batches of an iterator, which is one batch
+    ahead of them: see `StepsAhead`."""
+
+    def __init__(self, model):
+        self._model = model
+        self._steps = StepsAhead(model.train_step, lambda data: ((data,), {}), self._count)
+
+    def __call__(self, iterator):
+        return self._steps.take(iterator, self._steps_per_execution())[-1]
+
+    def _count(self, logs):
+        if not IS_KERAS_3:
+            with tf.control_dependencies(tf.nest.flatten(logs)):
+                self._model._train_counter.assign_add(1)
+        return logs
+
+    def _steps_per_execution(self):
+        if IS_KERAS_3:
+            return self._model.steps_per_execution
+        return int(self._model._steps_per_execution)
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")

@@ -19,14 +19,19 @@ import collections
 import tensorflow as tf
 
 from group_embedding.training.compilable_ops import DROPPED, is_compilable, with_functions
+from group_embedding.training.lookups_ahead import LookupsAhead
 
 # Ops without work of their own, which run where what they wait for runs.
 _ANYWHERE = ("Identity", "IdentityN", "NoOp")
 # Ops that wait for other ranks or change tables. `ops.deferred` knows those that a step may have;
 # others would be made at another time than the step says.
-_WAITING = ("HostAlltoall", "HostExchangeRows", "HostLookUpRows")
+_WAITING = ("HostAlltoall", "HostExchangeRows", "HostLookUpRows", "HostRowsAhead")
 _WRITING = ("GroupUpdate", "InsertKeys", "EraseKeys", "EvictKeys", "WriteAverages")
 _REFUSED = ("Horovod", *(f"GroupEmbedding>{name}" for name in _WAITING + _WRITING))
+
+
+def _nothing():
+    pass
 
 
 class SplitStep:
@@ -51,8 +56,10 @@ class SplitStep:
         self._call_of = {out.op: call for call in self._calls for out in call.outputs}
         self._needed = self._find_needed()
         self._levels = _Levels(name, self)
-        self._items = self._group_by_level()
+        self._items = self._group_by_level(self._needed)
         self._programs = {}
+        self._ahead = LookupsAhead(self, self._calls, self._graph)
+        self._items_of_routed = self._group_by_level(self._find_needed_of_routed())
 
     @property
     def closes_over_graph(self):
@@ -61,23 +68,48 @@ class SplitStep:
         return any(not isinstance(t, tf.__internal__.EagerTensor) for t in tensors)
 
     @property
+    def not_ahead(self):
+        """{name of a lookup that `route` leaves out: the op for which it does}."""
+        return self._ahead.reasons
+
+    @property
     def num_programs(self):
         """How many XLA programs the step has."""
         return sum(level % 2 for level in self._items)
 
-    def __call__(self, arguments):
+    def route(self, arguments):
+        """Makes the ops that can run a step ahead.
+
+        Args:
+            arguments: the flat list of the step's tensors, of a batch to come.
+
+        Returns:
+            A structure of tensors for each lookup whose ids depend on the batch alone.
+        """
+        copy = self._copy(arguments)
+        for op in self._ahead.ops:
+            copy.make(op)
+        return [call.route(*[copy.tensor(t) for t in call.inputs]) for call in self._ahead.calls]
+
+    def __call__(self, arguments, routed=None, route_next=_nothing):
         """Makes the step's ops in the graph at hand.
 
         Args:
             arguments: the flat list of the step's tensors.
+            routed: what `route` returned of them, in this function or in one before; None: nothing
+                is done yet.
+            route_next: makes ops that are to run between the lookups and the update.
 
         Returns:
             The structure that the step returns.
         """
-        graph = tf.compat.v1.get_default_graph()
-        copy = _Copy(self._graph, graph, self._captured)
-        copy.tensors.update(zip(map(id, self._arguments), arguments))
-        for level, items in sorted(self._items.items()):
+        copy = self._copy(arguments)
+        routed_of = {} if routed is None else dict(zip(map(id, self._ahead.calls), routed))
+        items_of_level = self._items if routed is None else self._items_of_routed
+        for level, items in sorted(items_of_level.items()):
+            if level > 0:
+                self._call_beside_dense_part(route_next, copy)
+                route_next = _nothing
             if level % 2:
                 self._call_program(level, items, copy)
                 continue
@@ -85,15 +117,31 @@ class SplitStep:
                 if _is_op(item):
                     copy.make(item)
                     continue
-                self._call_deferred(item, copy)
+                self._call_deferred(item, copy, routed_of.get(id(item)))
+        route_next()  # a step of lookups alone
         return tf.nest.map_structure(
             lambda t: copy.tensor(t) if tf.is_tensor(t) else t,
             self._outputs,
             expand_composites=True,
         )
 
-    def _call_deferred(self, call, copy):
-        results = call.run(*[copy.tensor(t) for t in call.inputs])
+    def _call_beside_dense_part(self, make, copy):
+        """Makes ops that wait for the lookups, in whose way they would be."""
+        outputs = [out for call in self._calls if call.is_lookup for out in call.outputs[:1]]
+        made = [copy.tensors[id(out)].op for out in outputs if id(out) in copy.tensors]
+        with tf.control_dependencies(made):
+            make()
+
+    def _copy(self, arguments):
+        copy = _Copy(self._graph, tf.compat.v1.get_default_graph(), self._captured)
+        copy.tensors.update(zip(map(id, self._arguments), arguments))
+        return copy
+
+    def _call_deferred(self, call, copy, routed):
+        if routed is None:
+            results = call.run(*[copy.tensor(t) for t in call.inputs])
+        else:
+            results = call.run_routed(routed)
         copy.tensors.update(zip(map(id, call.outputs), results))
 
     def inputs_of(self, item):
@@ -120,15 +168,25 @@ class SplitStep:
         return self._needed
 
     def _find_needed(self):
-        flat = tf.nest.flatten(self._outputs, expand_composites=True)
-        waiting = [t.op for t in flat if tf.is_tensor(t)]
-        waiting += [op for op in self._graph.control_outputs if op.type not in DROPPED]
-        waiting += self._calls
-        return self.behind(waiting)
+        return self.behind([*self._returned(), *self._effects(), *self._calls])
 
-    def behind(self, items):
+    def _find_needed_of_routed(self):
+        """Without what only the ids of routed lookups need."""
+        before = set(map(id, self._ahead.ops))
+        effects = [op for op in self._effects() if id(op) not in before]
+        return self.behind([*self._returned(), *effects, *self._calls], but=self._ahead.calls)
+
+    def _returned(self):
+        flat = tf.nest.flatten(self._outputs, expand_composites=True)
+        return [t.op for t in flat if tf.is_tensor(t)]
+
+    def _effects(self):
+        return [op for op in self._graph.control_outputs if op.type not in DROPPED]
+
+    def behind(self, items, but=()):
         """These ops and calls, and all that they depend on: each after what it depends on, and else
-        in the order of the trace."""
+        in the order of the trace. Without what calls in `but` depend on."""
+        ends = set(map(id, but))
         items = [self._call_of.get(item, item) for item in items]
         waiting = sorted(items, key=self.position, reverse=True)
         found, is_open = {}, set()
@@ -140,13 +198,14 @@ class SplitStep:
                 found[id(item)] = item
                 continue
             is_open.add(id(item))
-            first = [other for other in self.inputs_of(item) if id(other) not in found]
+            inputs = () if id(item) in ends else self.inputs_of(item)
+            first = [other for other in inputs if id(other) not in found]
             waiting += [item, *sorted(first, key=self.position, reverse=True)]
         return list(found.values())
 
-    def _group_by_level(self):
+    def _group_by_level(self, needed):
         items = collections.defaultdict(list)
-        for item in self._needed:
+        for item in needed:
             if not self.is_source(item):
                 items[self._levels.of(item)].append(item)
         return dict(items)
@@ -233,8 +292,9 @@ class _Levels:
             raise ValueError(
                 f"{self._name}: expected no op that waits for other ranks, or changes tables, but "
                 "lookups, their gradients, the average of dense gradients and one update, got "
-                f"{refused.type} '{refused.name}'. Route ids in the dataset (map(layer.route)) and "
-                "clip by value, or train with tf.keras.Model, which compiles nothing"
+                f"{refused.type} '{refused.name}'. Route ids in the dataset (map(layer.route)), or "
+                "ahead of the step (step.over(dataset)), and clip by value, or train with "
+                "tf.keras.Model, which compiles nothing"
             )
         rows = any(id(t) in self._has_any_rows for t in op.inputs)
         rows = rows or any(c.has_any_rows for c in self._step.inputs_of(op) if not _is_op(c))

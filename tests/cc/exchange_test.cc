@@ -7,6 +7,7 @@
 #include "check.h"
 #include "core/owner.h"
 #include "exchange/gpu/peer_layout.h"
+#include "exchange/host/changed_rows.h"
 #include "exchange/host/messages.h"
 #include "exchange/host/pack_rows.h"
 #include "exchange/host/route_ids.h"
@@ -357,6 +358,59 @@ TEST(OwnRowsAreCopiedAsIfTheyHadTravelled) {
     CHECK_EQ(first_rows, expected_first);
     CHECK_EQ(second_rows, expected_second);
     CHECK_EQ(indices, expected_indices);
+  }
+}
+
+// Rank 0 sends three tables' rows ahead to ranks 1 and 2: in float32, in bfloat16 and of an odd
+// number of bytes. Then some change.
+TEST(ChangedRowsCompleteThoseThatWereSentAhead) {
+  const std::vector<int64_t> counts = {0, 0, 0, /**/ 70, 3, 33, /**/ 1, 0, 5};
+  const std::vector<int32_t> dims = {2, 3, 1};
+  const std::vector<DataType> wire = {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat16};
+  const RowParts parts = {counts.data(), dims.data(), wire.data(), 3, 3};
+  const std::vector<int64_t> num_rows = {71, 3, 38};
+  for (int seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<std::vector<float>> tables, outputs;
+    std::vector<RowSlices> from, to;
+    for (int t = 0; t < 3; ++t) {
+      tables.emplace_back(num_rows[t] * dims[t], 1.0f);
+      outputs.emplace_back(num_rows[t] * dims[t], -1.0f);
+    }
+    for (int t = 0; t < 3; ++t) {
+      from.push_back({tables[t].data(), DataType::kFloat32, true, nullptr, num_rows[t]});
+      to.push_back({outputs[t].data(), DataType::kFloat32, true, nullptr, num_rows[t]});
+    }
+    std::vector<float> ahead(WordsWithout(parts, 0));
+    std::vector<char*> of_ranks = PartsWithout(parts, 0, ahead.data());
+    CHECK_TRUE(of_ranks[0] == nullptr);
+    PackRows(parts, from.data(), 1.0f, of_ranks.data(), SerialFor);
+    // A bfloat16 has no bits for the last change.
+    const uint32_t share = seed % 5;
+    for (std::vector<float>& table : tables) {
+      for (float& value : table) value = random() % 4 < share ? 2.5f : 1.0f;
+    }
+    tables[1][0] = 1.0001f;
+
+    const std::vector<const char*> came(of_ranks.begin(), of_ranks.end());
+    const ChangedRows changed(parts, from.data(), came.data(), testing::ThreadedFor(3));
+    std::vector<std::vector<char>> messages(3);
+    std::vector<char*> written(3, nullptr);
+    std::vector<const char*> read(3, nullptr);
+    for (int n = 1; n < 3; ++n) {
+      messages[n].resize(changed.bytes(n));
+      read[n] = written[n] = messages[n].data();
+    }
+    changed.Write(written.data(), testing::ThreadedFor(3));
+    for (int n = 1; n < 3; ++n) {
+      CHECK_TRUE(AreChangedRows(parts, n, read[n], changed.bytes(n)));
+      CHECK_TRUE(!AreChangedRows(parts, n, read[n], changed.bytes(n) - 4));
+    }
+    UnpackChangedRows(parts, read.data(), came.data(), to.data(), testing::ThreadedFor(3));
+
+    if (share == 0) CHECK_EQ(changed.bytes(1), int64_t{4 * (3 + 1 + 2)});  // the bits alone
+    tables[1][0] = 1.0f;
+    for (int t = 0; t < 3; ++t) CHECK_EQ(outputs[t], tables[t]);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.h"
+#include "exchange/host/changed_rows.h"
 #include "exchange/host/host_exchange.h"
 #include "exchange/host/messages.h"
 #include "exchange/host/pack_rows.h"
@@ -111,6 +112,47 @@ TEST(RowsThatClaimToBePresentAreOnlyThoseThereAre) {
       for (const int64_t index : of_table) CHECK_TRUE(index >= 0);
     }
   }
+}
+
+TEST(ChangedRowsOfAnyBitsAreReadWithinTheirBounds) {
+  // Given messages of changed rows, whose bits are drawn, and often their length, too
+  const std::vector<int64_t> counts = {40, 0, 3, 33};
+  const std::vector<int32_t> dims = {3, 5};
+  const std::vector<DataType> wire = {DataType::kFloat32, DataType::kFloat16};
+  const RowParts parts = {counts.data(), dims.data(), wire.data(), 2, 2};
+  std::vector<float> ahead(WordsWithout(parts, -1), 1.0f);
+  const std::vector<char*> came = PartsIn(parts, ahead.data());
+  std::vector<float> first(43 * 3), second(33 * 5);
+  const RowSlices to[] = {{first.data(), DataType::kFloat32, true, nullptr, 43},
+                          {second.data(), DataType::kFloat32, true, nullptr, 33}};
+  int num_read = 0;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<std::vector<uint32_t>> messages;
+    for (int n = 0; n < 2; ++n) {
+      messages.emplace_back(random() % 4 == 0 ? random() % 200 : 200);
+      for (uint32_t& word : messages[n]) word = random() & random();
+    }
+    // When those are unpacked that have as many bytes as their bits say
+    std::vector<const char*> read(2, nullptr);
+    for (int n = 0; n < 2; ++n) {
+      const char* message = reinterpret_cast<const char*>(messages[n].data());
+      const int64_t words = static_cast<int64_t>(messages[n].size());
+      for (int64_t bytes = 0; bytes <= 4 * words; bytes += 4) {
+        if (AreChangedRows(parts, n, message, bytes)) {
+          messages[n].resize(bytes / 4);
+          messages[n].shrink_to_fit();
+          read[n] = reinterpret_cast<const char*>(messages[n].data());
+          ++num_read;
+          break;
+        }
+      }
+    }
+    // Then nothing outside of them is read
+    UnpackChangedRows(parts, read.data(), std::vector<const char*>(came.begin(), came.end()).data(),
+                      to, SerialFor);
+  }
+  CHECK_TRUE(num_read > kSeeds / 2);
 }
 
 // Rank 1 as a program that has rank 0's address, and its own memory to write what it likes into.

@@ -166,6 +166,12 @@ class Bed:
         """The lines of /etc/hosts that name all hosts."""
         return "".join(f"{host.address} {host.name}\n" for host in self.hosts.values())
 
+    def set_congestion_control(self, name):
+        """Sets how TCP connections made from now on find out what the link carries: cubic, as Linux
+        has it by default, or another that the kernel has."""
+        for host in self.hosts.values():
+            host.run("sh", "-c", f"echo {name} > /proc/sys/net/ipv4/tcp_congestion_control")
+
     def set_link(self, one, other, *, delay=0, rate=0, loss=0, is_up=True, one_way=False):
         """Sets the link between two hosts. It is so when this returns.
 

@@ -43,6 +43,11 @@ void PackedSplits(const RowParts& parts, int64_t* splits);
 // The addresses of the parts in a buffer that holds them one after the other.
 std::vector<char*> PartsIn(const RowParts& parts, void* packed);
 
+// A buffer without the part of `rank`, or, for -1, with all parts: its number of words, and the
+// addresses of the parts, null for that of `rank`.
+int64_t WordsWithout(const RowParts& parts, int64_t rank);
+std::vector<char*> PartsWithout(const RowParts& parts, int64_t rank, void* packed);
+
 // Writes rows, multiplied by `scale`, to the ranks' parts. packed: [num_ranks], null for parts to
 // skip. slices: [num_tables].
 void PackRows(const RowParts& parts, const RowSlices* slices, float scale, char* const* packed,

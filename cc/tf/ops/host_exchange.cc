@@ -141,10 +141,12 @@ REGISTER_OP("GroupEmbedding>HostLookUpRows")
     .Input("batch: float")
     .Input("sizes: int64")
     .Input("keyed_tables: keyed_types")
+    .Input("ahead: num_ahead * float")
     .Input("sent: int64")
     .Input("received: int64")
     .Output("received_rows: out_dtypes")
     .TABLES_ATTRS.GROUP_ATTRS.Attr("out_dtypes: list({float, half, bfloat16}) >= 1")
+    .Attr("num_ahead: int >= 0 = 0")
     .Attr("wire: list({float, half, bfloat16}) >= 1")
     .Attr("num_indices: int = 0")
     .Attr("gradient_scale: float = 1")
@@ -165,7 +167,36 @@ GroupLookup of the rows that all ranks ask this one for, and HostExchangeRows of
 in one: they go from the tables to where they are sent, or read by this rank itself.
 
 batch: a feature for each table, with the ids that rank 0 asks for first, one of each sample.
+ahead: none, or the outputs of HostRowsAhead of the same batch: then only rows travel that have
+  changed since.
 Inputs and attributes of the lookup are those of GroupLookup, others those of HostExchangeRows.
+)doc");
+
+REGISTER_OP("GroupEmbedding>HostRowsAhead")
+    .Input("tables: table_types")
+    .Input("batch: float")
+    .Input("sizes: int64")
+    .Input("keyed_tables: keyed_types")
+    .Input("sent: int64")
+    .Input("received: int64")
+    .Output("sent_rows: float")
+    .Output("received_rows: float")
+    .TABLES_ATTRS.GROUP_ATTRS.Attr("wire: list({float, half, bfloat16}) >= 1")
+    .Attr("num_indices: int = 0")
+    .Attr("exchange: int")
+    .Attr("description: string = ''")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+      context->set_output(1, context->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Sends the rows of a batch as they are now, before the HostLookUpRows that reads them: see
+cc/exchange/host/changed_rows.h. What a rank has for itself is left out.
+
+sent_rows, received_rows: words of 32 bits, whatever the type says, in the form of PackRows.
+Inputs and attributes are those of HostLookUpRows.
 )doc");
 
 }  // namespace group_embedding

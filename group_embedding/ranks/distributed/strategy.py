@@ -44,6 +44,7 @@ def enable_distributed_strategy(
     *,
     placement: str = "distributed",
     comm_dtype: DTypeLike | None = None,
+    ahead: bool = False,
     timeout_seconds: float = 30.0,
 ) -> None:
     """Shards the tables made from now on over the ranks of this job.
@@ -102,6 +103,11 @@ def enable_distributed_strategy(
         comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients are sent in it, and
             added in float32. None: the table's dtype. (Through the host, a rank's own rows are
             rounded to it too. On GPUs they are read in their table, in its dtype.)
+        ahead: the next batch's rows are fetched while a step trains, and those that it changes
+            again after it: the same bits. `fit` of `ge.training.Model` then takes each batch a step
+            early, and so does `over` of `ge.training.make_step`; `ge.route_ids` and `layer.route`
+            fetch rows where a program routes ids ahead. For tables of one dtype in host memory; of
+            others, and between GPUs, ids alone go ahead.
         timeout_seconds: a rank that sends no sign of life for so long counts as hanging. A
             rank that computes sends them. Horovod's Gloo waits longer: see
             HOROVOD_GLOO_TIMEOUT_SECONDS. (Without effect on Gloo after an `hvd.init()`.)
@@ -142,7 +148,7 @@ def enable_distributed_strategy(
         atexit.register(current.leave, "this process ends")
         _watch(current, timeout_seconds)
         let_estimators_export_whole()
-    current.placement, current.comm_dtype = placement, comm_dtype
+    current.placement, current.comm_dtype, current.ahead = placement, comm_dtype, ahead
     current.nccl_ranks = form_nccl_ranks(current, gpu, timeout_seconds)
     set_current(current)
     for call in (install_saver, keep_slots_whole, refuse_files_of_one_rank):

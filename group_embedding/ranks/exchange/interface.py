@@ -50,6 +50,8 @@ class Exchange(abc.ABC):
     comm_dtype = None
     # The default placement of tables: see `enable_distributed_strategy`.
     placement = "distributed"
+    # Whether rows are fetched ahead of their lookup: see `enable_distributed_strategy`.
+    ahead = False
     # The ranks' NCCL communicator, an ops.sharded_group_lookup.NcclRanks; None: a rank has no GPU.
     nccl_ranks = None
     # The tf.distribute strategy whose replicas the ranks are; None: ranks are processes.
@@ -135,7 +137,7 @@ class Exchange(abc.ABC):
         return unpack_rows(came, received, dims, wire, 1 / self.gradient_divisor)
 
     def looks_up(self, tables: Sequence[Any]) -> bool:
-        """Returns whether `look_up_rows` supports these tables, which have one dtype."""
+        """Returns whether `look_up_rows` and `rows_ahead` support these tables, of one dtype."""
         del tables
         return False
 
@@ -146,6 +148,7 @@ class Exchange(abc.ABC):
         sent: tf.Tensor,
         received: tf.Tensor,
         wire: Sequence[DTypeLike],
+        ahead: Sequence[tf.Tensor],
         name: str,
         what: str,
     ) -> list[tf.Tensor]:
@@ -155,7 +158,26 @@ class Exchange(abc.ABC):
             group: the `ops.lookup_group.LookupGroup` of the tables: a feature for each, and one id
                 in each sample.
             batch: the ids of the rows.
+            ahead: empty, or what `rows_ahead` returned for the same rows: then only those are sent
+                that have changed since.
             others: as in `exchange_rows`.
+        """
+        raise NotImplementedError
+
+    def rows_ahead(
+        self,
+        group: Any,
+        batch: Any,
+        sent: tf.Tensor,
+        received: tf.Tensor,
+        wire: Sequence[DTypeLike],
+        name: str,
+        what: str,
+    ) -> Sequence[tf.Tensor]:
+        """Sends rows as they are now, for a later `look_up_rows` of the same rows.
+
+        Args:
+            all: as in `look_up_rows`.
         """
         raise NotImplementedError
 

@@ -54,9 +54,12 @@ class MessageExchange(HorovodExchange):
     def looks_up(self, tables):
         return all(table.device_type == "CPU" for table in tables)
 
-    def look_up_rows(self, group, batch, sent, received, wire, name, what):
-        scale = 1 / self.gradient_divisor
-        return self._messages.look_up_rows(group, batch, sent, received, wire, scale, name, what)
+    def look_up_rows(self, group, batch, sent, received, wire, ahead, name, what):
+        rows = group, batch, sent, received, wire
+        return self._messages.look_up_rows(*rows, 1 / self.gradient_divisor, ahead, name, what)
+
+    def rows_ahead(self, group, batch, sent, received, wire, name, what):
+        return self._messages.rows_ahead(group, batch, sent, received, wire, name, what)
 
     def allgather(self, tensors, name):
         if self._has_gpus:

@@ -8,7 +8,10 @@
     one vector per sample
 
 `exchange_ids` is what stands to the left of the tables, `look_up` the rest. The first reads no
-table: ids may be exchanged ahead of the step that looks them up.
+table: ids may be exchanged ahead of the step that looks them up. So may rows, by `fetch_ahead`:
+their owner keeps what it sent, and `look_up` has those sent again that have changed since, by
+whatever changed them. The rows are the same to the bit, and nothing else knows of it: no key is
+inserted or counted, and nothing is saved.
 
 Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
 by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
@@ -22,6 +25,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.group_lookup import group_lookup
@@ -38,6 +42,7 @@ class RoutedBatch(NamedTuple):
     batch: Batch  # in terms of the rows that will come back
     counts: tf.Tensor  # int64 [ranks, tables]: rows asked of each rank
     requests: Requests  # what all ranks ask of this one
+    ahead: tuple = ()  # what `Exchange.rows_ahead` returned; empty: no rows have been fetched
 
     @property
     def weighted(self):
@@ -77,6 +82,17 @@ class RowsOfRanks(RowSource):
         ]
         return batch._replace(requests=requests._replace(batches=batches))
 
+    def fetch_ahead(self, group, batch):
+        """Fetches rows as they are now, of tables of one dtype in host memory; see `RowSource`."""
+        tables = group.tables
+        if not tables[0].exchange.ahead or batch.ahead or not _are_looked_up(tables, batch):
+            return batch
+        with record.stop_recording():  # a lookup that reads: keys are not inserted
+            ahead = tables[0].exchange.rows_ahead(
+                *_rows_to_send(tables, batch), "rows_ahead", f"rows ahead of {_summary(tables)}"
+            )
+        return batch._replace(ahead=tuple(ahead))
+
     def look_up(self, group, batch, concat):
         """Fetches the rows of a RoutedBatch and combines them; see `RowSource`. With `concat`,
         tables are of one dtype."""
@@ -110,7 +126,8 @@ def describe(group):
         f"feature '{name}': {combiner} of table '{tables[t].name}'"
         for name, t, combiner in zip(group.names, group.table_of_feature, group.combiners)
     ]
-    return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}"])
+    ahead = ", ahead of the lookup where ids are" if exchange.ahead else ""
+    return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}{ahead}"])
 
 
 def _summary(tables):
@@ -152,18 +169,36 @@ def _tables_of(group, lookup):
 def _fetch_rows(tables, routed):
     """The rows that this rank requests, one float32 [rows, dim] per table."""
     exchange, requests = tables[0].exchange, routed.requests
-    # Rows are sent unscaled: the requesting rank scales them to max_norm.
-    owned = [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
-    wire = [exchange.comm_dtype or table.dtype for table in tables]
-    counts = requests.counts, routed.counts
     called = ("exchange_rows", f"the rows of {_summary(tables)}")
-    if len(requests.batches) == 1 and exchange.looks_up(owned):
-        group = rows_of_tables(owned)
-        batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
-        return exchange.look_up_rows(group, batch, *counts, wire, *called)
-    rows = _look_up_owned(owned, requests)
+    if _are_looked_up(tables, routed):
+        return exchange.look_up_rows(*_rows_to_send(tables, routed), routed.ahead, *called)
+    rows = _look_up_owned(_owned(tables), requests)
     dims = [table.dim for table in tables]
-    return exchange.exchange_rows(rows, *counts, dims, wire, *called)
+    counts = requests.counts, routed.counts
+    return exchange.exchange_rows(rows, *counts, dims, _wire(tables), *called)
+
+
+def _are_looked_up(tables, routed):
+    """Returns whether rows go from tables to messages without a copy between."""
+    one_lookup = len(routed.requests.batches) == 1
+    return one_lookup and tables[0].exchange.looks_up(_owned(tables))
+
+
+def _rows_to_send(tables, routed):
+    """The first arguments of `Exchange.look_up_rows`."""
+    requests = routed.requests
+    group = rows_of_tables(_owned(tables))
+    batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
+    return group, batch, requests.counts, routed.counts, _wire(tables)
+
+
+def _owned(tables):
+    """This rank's shards. Rows are sent unscaled: the requesting rank scales them to max_norm."""
+    return [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
+
+
+def _wire(tables):
+    return [tables[0].exchange.comm_dtype or table.dtype for table in tables]
 
 
 def _look_up_owned(tables, requests):

@@ -242,6 +242,17 @@ def train_on_rank(api, *of_model):
     return train(api, *of_model)
 
 
+def train_with_rows_on_rank(api, *of_model):
+    """Trains as `train_on_rank` does; rows go ahead where ids do."""
+    enable_distributed_strategy()
+    ranks = exchange.current()
+    ranks.ahead = True
+    try:
+        return train(api, *of_model)
+    finally:
+        ranks.ahead = False
+
+
 def assert_same(results):
     for name in ("losses", "values", "keyed"):
         for off, on in zip(results[False][name], results[True][name], strict=True):

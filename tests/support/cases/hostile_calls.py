@@ -301,24 +301,26 @@ def _host_exchange(rows, counts, wire):
     exchange.allgather(tf.ones([3, 2]), name="hostile", what="rows")
     exchange.exchange_rows(rows, counts, counts, wire, 1.0, name="hostile", what="rows")
     table = tf.Variable(tf.ones([6, 3]))
-    library().host_look_up_rows(
-        tables=[table.handle],
-        batch=op_calls.batch_of((0, 1, 2), (5, 1)),
-        sizes=[[2, 2]],
-        keyed_tables=[],
-        sent=[[2]],
-        received=[[2]],
-        dtype=tf.float32,
-        dims=[3],
-        max_norms=[0.0],
-        table_names=["item"],
-        table_of_feature=[0],
-        combiners=["sum"],
-        feature_names=["item"],
-        out_dtypes=[tf.float32],
-        wire=[tf.float32],
-        exchange=exchange._number,
-    )
+    of_table = {
+        "tables": [table.handle],
+        "batch": op_calls.batch_of((0, 1, 2), (5, 1)),
+        "sizes": [[2, 2]],
+        "keyed_tables": [],
+        "sent": [[2]],
+        "received": [[2]],
+        "dtype": tf.float32,
+        "dims": [3],
+        "max_norms": [0.0],
+        "table_names": ["item"],
+        "table_of_feature": [0],
+        "combiners": ["sum"],
+        "feature_names": ["item"],
+        "wire": [tf.float32],
+        "exchange": exchange._number,
+    }
+    ahead = library().host_rows_ahead(**of_table)
+    for given in ([], ahead):
+        library().host_look_up_rows(**of_table, ahead=given, out_dtypes=[tf.float32])
 
 
 def _on_gpu(call):

@@ -79,8 +79,8 @@ DEFECTS = {
     "mean": Defect(
         "gradients of rows that all ranks look up in host memory are summed, not averaged",
         "group_embedding/ranks/exchange/message_exchange.py",
-        "        scale = 1 / self.gradient_divisor\n        return self._messages.look_up_rows(",
-        "        scale = 1.0\n        return self._messages.look_up_rows(",
+        "        return self._messages.look_up_rows(*rows, 1 / self.gradient_divisor, ",
+        "        return self._messages.look_up_rows(*rows, 1.0, ",
     ),
     "stale": Defect(
         "a cache may evict a published row, and then answers with the one below it",
