@@ -9,7 +9,8 @@ fillings. Both libraries run in one process, in turn, eagerly and with all threa
 
 TFRA is compared where `tensorflow_recommenders_addons` can be imported (0.7.2 is for TensorFlow
 2.15.1: pip install tensorflow-recommenders-addons==0.7.2). --grow trains so many keys, dim 8, in a
-table that starts empty, and tells the memory it takes.
+table that starts empty, without and with a filter, and tells the memory it takes: of a key beside
+its row, and of the process.
 """
 
 import gc
@@ -108,23 +109,35 @@ def compare(tf, libraries, num_keys, dim, batch):
     return {name: round(value, 2) for name, value in row.items()}
 
 
-def grow(num_keys, batch):
-    """Trains keys in a table of dim 8 that starts empty: the core alone, all threads."""
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def grow(num_keys, batch, admission="all"):
+    """Trains keys in a table of dim 8 that starts empty: the core alone, all threads. A filter
+    counts each once before."""
     core = load_core(CORE)
     threads = len(os.sched_getaffinity(0))
-    table = core.HostTable(dim=8, distribution="uniform", a=-0.1, b=0.1, num_threads=threads)
+    options = {"admission": admission, "min_count": 2} if admission != "all" else {}
+    table = core.HostTable(
+        dim=8, distribution="uniform", a=-0.1, b=0.1, num_threads=threads, **options
+    )
+    resident = resident_bytes()
     slowest, begin = 0.0, time.perf_counter()
     for first in range(0, num_keys, batch):
         keys = keys_of(np.arange(first, min(first + batch, num_keys)))
-        start = time.perf_counter()
-        table.locate(keys, train=True, step=1)
-        slowest = max(slowest, time.perf_counter() - start)
+        for _ in range(2 if options else 1):
+            start = time.perf_counter()
+            table.locate(keys, train=True, step=1)
+            slowest = max(slowest, time.perf_counter() - start)
         done = first + len(keys)
         if sys.stderr.isatty():
             print(f"\r{done / num_keys:4.0%} of {num_keys:,} keys", end="", file=sys.stderr)
     seconds = time.perf_counter() - begin
     assert table.num_keys == num_keys
     return {
+        "filter": admission,
         "keys": num_keys,
         "seconds": round(seconds, 1),
         "million keys/s": round(num_keys / seconds / 1e6, 2),
@@ -132,6 +145,8 @@ def grow(num_keys, batch):
         "keys a call": batch,
         "GB of the table": round(table.memory_bytes / 1e9, 2),
         "GB of the process": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+        "bytes a key beside its row": round(table.memory_bytes / num_keys - 32, 1),
+        "as the process has them": round((resident_bytes() - resident) / num_keys - 32, 1),
     }
 
 
@@ -160,7 +175,8 @@ def add_options(parser):
 
 def run(options):
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    grown = grow(options.grow, options.batch) if options.grow else None
+    filters = ("all", "counter") if options.grow else ()
+    grown = [grow(options.grow, options.batch, admission) for admission in filters]
     import tensorflow as tf
 
     try:
@@ -175,7 +191,7 @@ def run(options):
         for dim in options.dims:
             rows.append(compare(tf, libraries, num_keys, dim, options.batch))
             print(rows[-1], flush=True)
-    if grown:
-        print(grown)
+    for row in grown:
+        print(row)
     about = machine() | {"tensorflow": tf.__version__, "keys a call": options.batch}
     return about | {"growth": grown}, rows

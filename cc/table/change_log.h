@@ -28,6 +28,11 @@ class ChangeLog {
 
   bool Has(int64_t follower) const { return marks_.count(follower) != 0; }
   bool HasPublishers() const { return marks_.size() > marks_.count(kSaves); }
+  std::vector<int64_t> Clocks() const {
+    std::vector<int64_t> clocks;
+    for (const auto& [follower, mark] : marks_) clocks.push_back(mark.clock);
+    return clocks;
+  }
   const ChangeMark& MarkOf(int64_t follower) const { return marks_.at(follower); }
   std::vector<int64_t> ErasedSince(const ChangeMark& mark) const {
     return {erased_.begin() + (mark.num_erased - first_), erased_.end()};

@@ -41,7 +41,7 @@ class FreeRows {
     Unused(FreeRows* rows, int64_t row) : rows_(*rows), row_(row) {}
     ~Unused() {
       if (row_ == kNoRow) return;
-      rows_.store_.Info(row_).count = -1;
+      rows_.store_.infos().SetNoKeys(row_);
       rows_.store_.Return(row_);
     }
     Unused(const Unused&) = delete;

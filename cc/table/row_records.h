@@ -79,7 +79,7 @@ class RecordLayout {
 
 // Records of the rows of a RowStore.
 inline void PackRow(const RowStore& store, int64_t row, char* record) {
-  const RowInfo& info = store.Info(row);
+  const RowInfo info = store.infos().Info(row);
   const RecordHead head = {info.count, info.version, info.clock};
   std::memcpy(record, &head, sizeof(head));
   record += sizeof(head);
@@ -91,9 +91,9 @@ inline void PackRow(const RowStore& store, int64_t row, char* record) {
   }
 }
 
-inline void UnpackRow(const RowStore& store, const char* record, int64_t key, int64_t row) {
+inline void UnpackRow(RowStore& store, const char* record, int64_t key, int64_t row) {
   const RecordHead head = RecordLayout::Head(record);
-  store.Info(row) = {key, head.count, head.version, head.clock};
+  store.StartOfBatch(row, {key, head.count, head.version, head.clock});
   record = RecordLayout::Values(record);
   std::memcpy(store.Row(row), record, store.row_bytes());
   record += store.row_bytes();

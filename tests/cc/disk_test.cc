@@ -18,7 +18,7 @@ std::unique_ptr<EmbeddingTable> MakeTable() {
   TableOptions options;
   options.name = "user";
   options.dim = kDim;
-  options.max_bytes = kRowsInMemory * (sizeof(RowInfo) + kDim * sizeof(float));
+  options.max_bytes = kRowsInMemory * (sizeof(PackedInfo) + kDim * sizeof(float));
   Status status;
   auto table = MakeDiskTieredTable(options, DiskTierOptions(), nullptr, &status);
   CHECK_OK(status);

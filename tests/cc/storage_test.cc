@@ -43,7 +43,7 @@ const std::vector<Storage>& Storages() {
        }},
       {"disk",
        [](TableOptions options, const float* matrix) {
-         const int64_t row_bytes = sizeof(RowInfo) + 2 * kDim * sizeof(float);
+         const int64_t row_bytes = sizeof(PackedInfo) + 2 * kDim * sizeof(float);
          if (options.max_bytes == 0) options.max_bytes = kRowsInMemory * row_bytes;
          Status status;
          auto table = MakeDiskTieredTable(options, DiskTierOptions(), matrix, &status);
@@ -248,7 +248,7 @@ STORAGE_TEST(EvictionsTakeOldAndSmallRows) {
 STORAGE_TEST(AFullTableSaysSoAndStaysUsable) {
   if (storage.name == "disk") return;  // rows that do not fit go to the disk
   TableOptions options;
-  options.max_bytes = 10 * (kDim * sizeof(float) + sizeof(RowInfo));
+  options.max_bytes = 10 * (kDim * sizeof(float) + sizeof(PackedInfo));
   const auto table = Make(storage, options);
   std::vector<int64_t> keys = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, more = {20};
   Train(table.get(), keys);

@@ -55,7 +55,7 @@ TEST(AFullStoreGivesAllItsRowsAndSaysHowManyTheyAre) {
   TableOptions options;
   options.name = "user";
   options.dim = 4;
-  options.max_bytes = 10 * (4 * sizeof(float) + sizeof(RowInfo));
+  options.max_bytes = 10 * (4 * sizeof(float) + sizeof(PackedInfo));
   Status status;
   RowStore store(options, nullptr, &status);
   CHECK_OK(status);

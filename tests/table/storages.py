@@ -7,7 +7,7 @@ import pytest
 from support.cases.core_runner import on_gpu
 from table.device_tables import DeviceTable, core
 
-INFO_BYTES = 32  # kept of each row
+INFO_BYTES, DEVICE_INFO_BYTES = 16, 32  # kept of each row, in host memory and on a GPU
 USE_BYTES = 8  # beside that, of a row that may move between two memories
 RECORD_BYTES = 8 + 24  # of a row on disk, beside values and slots
 
@@ -37,7 +37,8 @@ class Storage:
             options["matrix"] = np.arange(8 * dim, dtype=np.float32).reshape(8, dim)
             num_first_rows += 8
         values_bytes = 4 * dim * (1 + len(slots))
-        row_bytes = INFO_BYTES + values_bytes + (USE_BYTES if self.two_memories else 0)
+        info_bytes = DEVICE_INFO_BYTES if self.on_device else INFO_BYTES
+        row_bytes = info_bytes + values_bytes + (USE_BYTES if self.two_memories else 0)
         if self.has_disk:
             disk_bytes = 0
             if max_keys is not None:

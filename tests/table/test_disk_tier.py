@@ -9,7 +9,7 @@ import pytest
 core = pytest.importorskip("support.core")
 
 DIM = 4
-INFO_BYTES = 32
+INFO_BYTES = 16
 
 
 def memory_of(num_rows, num_slots=1):

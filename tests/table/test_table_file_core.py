@@ -263,7 +263,7 @@ def test_a_restore_that_does_not_fit_changes_nothing(max_rows, fits, tmp_path):
     train(table, np.arange(80, 110), 2, rng)
     save(table, tmp_path / "changes", changes_only=True, save_id=2)
     paths = [str(tmp_path / "full"), str(tmp_path / "changes")]
-    row_bytes = 16 + 32 + 16 + 4  # values, what is kept of the row, slots
+    row_bytes = 16 + 16 + 16 + 4  # values, what is kept of the row, slots
     small = make_table(slots={}, max_bytes=max_rows * row_bytes)
     train(small, [5], 3, rng, slots={})
     before = content(small)
@@ -281,7 +281,7 @@ def test_a_part_that_fits_is_restored(tmp_path):
     table = make_table(slots={})
     train(table, np.arange(100), 1, np.random.default_rng(0), slots={})
     save(table, tmp_path / "full")
-    half = make_table(slots={}, max_bytes=75 * (16 + 32))
+    half = make_table(slots={}, max_bytes=75 * (16 + 16))
 
     core.restore_table(half, [str(tmp_path / "full")], index=1, count=2)
 

@@ -150,7 +150,7 @@ for step in range(10_000):
         break
 print(error.replace(chr(10), " "), flush=True)
 num_keys = [int(table.total_count()) for table in tables]
-row_bytes = 2 * 4 * DIM + 32  # with its slot and what is kept of it
+row_bytes = 2 * 4 * DIM + 16  # with its slot and what is kept of it
 print(sum(num_keys) * row_bytes / (MEGABYTES << 20), flush=True)
 more = 64 << 20  # for what follows
 resource.setrlimit(resource.RLIMIT_AS, (taken() + more, resource.RLIM_INFINITY))

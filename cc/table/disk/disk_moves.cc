@@ -115,7 +115,8 @@ Status DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
       const uint64_t hash = HashOf(key);
       Shard& shard = ShardOf(hash);
       std::lock_guard<std::mutex> lock(shard.mutex);
-      shard.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+      shard.index.Insert(row, hash);
+      shard.ForgetCount(key, hash);
       ++shard.num_rows;
     }
     status = disk_->Erase(found.keys);
@@ -124,7 +125,12 @@ Status DiskTieredShards::MoveUp(const FoundOnDisk& found, const int64_t* rows) {
   }
   if (status.ok()) return {};
   for (int64_t i = 0; i < num_keys; ++i) {  // the rows stay on disk
-    i < num_moved ? LeaveMemory(found.keys[i], rows[i]) : store().Return(rows[i]);
+    if (i < num_moved) {
+      LeaveMemory(found.keys[i], rows[i]);
+    } else {
+      store().infos().SetNoKeys(rows[i]);
+      store().Return(rows[i]);
+    }
   }
   return status;
 }
@@ -133,9 +139,9 @@ void DiskTieredShards::LeaveMemory(int64_t key, int64_t row) {
   const uint64_t hash = HashOf(key);
   Shard& shard = ShardOf(hash);
   std::lock_guard<std::mutex> lock(shard.mutex);
-  shard.index.Erase(shard.index.Find(key, hash), HashOf);
+  shard.index.Erase(row, hash);
   --shard.num_rows;
-  store().Info(row).count = -1;
+  store().infos().SetNoKeys(row);
   store().Return(row);
 }
 
@@ -144,7 +150,7 @@ Status DiskTieredShards::MoveDown(const int64_t* rows, int64_t num_rows) {
   std::vector<int64_t> keys(num_rows);
   std::vector<char> records(num_rows * bytes);
   for (int64_t i = 0; i < num_rows; ++i) {
-    keys[i] = store().Info(rows[i]).key;
+    keys[i] = store().infos().KeyOf(rows[i]);
     PackRow(store(), rows[i], records.data() + i * bytes);
   }
   BeforeWrite(rows, num_rows);
@@ -176,7 +182,7 @@ Status DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
   Status status = disk_->CheckSize(num_cold, num_leaving);
   if (!status.ok()) return status;
   std::sort(rows.begin(), rows.end(), [this](int64_t a, int64_t b) {
-    return IsBeforeOnDisk(store().Info(a).key, store().Info(b).key);
+    return IsBeforeOnDisk(store().infos().KeyOf(a), store().infos().KeyOf(b));
   });
   return ForChunks(num_cold, parallel_for, [&](int64_t begin, int64_t end) {
     return MoveDown(rows.data() + begin, end - begin);
@@ -189,7 +195,7 @@ std::vector<int64_t> DiskTieredShards::RowsToMoveDown(int64_t count) {
     if (!store().IsKeys(row)) continue;
     if (IsUsed(row)) continue;
     const RowUse& use = uses()[row];
-    const int64_t count = store().Info(row).count;
+    const int64_t count = store().infos().CountOf(row);
     if (cache_strategy_ == CacheStrategy::kLeastFrequent) {
       rows.push_back({count, use.call, row});
     } else {

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "table/host/bloom_counters.h"
-#include "table/host/key_index.h"
 #include "table/large_pages.h"
 #include "table/lowest_keys.h"
 #include "table/table_options.h"
@@ -18,15 +17,18 @@ class BudgetBytes {
   // bytes_per_row: with its slots and its RowInfo.
   BudgetBytes(const TableOptions& options, int64_t bytes_per_row, size_t num_slots) {
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
-    // Rows that no key has yet, or any more: an eighth. Indexes: entries of 16 bytes, in parts that
-    // double when 0.4 to 0.7 of them are taken; 64 bytes a key on average over the shards. A row
-    // that is free has its number in a list. While keys are chosen to go, two candidates for each.
-    // Rows to hand out: an eighth, and those of an eviction; while the list grows, its former part.
-    per_key_ = bytes_per_row * 9 / 8 + kIndexBytes * (has_counts ? 2 : 1) +
+    // Rows that no key has yet, or any more: an eighth. The index: 4 bytes a slot, in parts that
+    // double when 94% are taken; 7 bytes a key on average over the shards. A filter's index: entries
+    // of 16 bytes, in parts that double when 0.4 to 0.7 of them are taken. A row that is free has
+    // its number in a list. While keys are chosen to go, two candidates for each. Rows to hand out,
+    // with 8 bytes more than in the table: an eighth, and those of an eviction; while the list
+    // grows, its former part.
+    const int64_t handed_out_bytes = bytes_per_row + 8;
+    per_key_ = bytes_per_row * 9 / 8 + kIndexBytes + (has_counts ? kCountBytes : 0) +
                2 * static_cast<int64_t>(sizeof(int64_t)) + kLogBytes +
                (options.budget.hands_out == HandsOut::kNothing
                     ? 0
-                    : static_cast<int64_t>((0.25 + 1 - options.budget.keep) * bytes_per_row)) +
+                    : static_cast<int64_t>((0.25 + 1 - options.budget.keep) * handed_out_bytes)) +
                static_cast<int64_t>(2 * (1 - options.budget.keep) * sizeof(EvictionCandidate));
     // For each array a page that is not full, and one that is touched ahead; of growing parts of
     // indexes the former ones; the parts of lists that threads make.
@@ -44,7 +46,7 @@ class BudgetBytes {
   static int64_t MoreRows(int64_t num_keys) { return num_keys / 8; }
 
  private:
-  static constexpr int64_t kIndexBytes = 64;
+  static constexpr int64_t kIndexBytes = 10, kCountBytes = 64;
   static constexpr int64_t kLogBytes = 12;  // of half a key that was erased, in a list that doubles
 
   int64_t per_key_, fixed_;

@@ -80,12 +80,13 @@ Status HostShards::FindLowest(const std::vector<int64_t>& num_to_go, int64_t ste
 EvictionOrder HostShards::GuessBound(int64_t count, int64_t step) const {
   constexpr int64_t kStride = 61;
   const OrderOfRow order_of(options(), step);
+  const RowInfos& infos = store_.infos();
   std::vector<uint64_t> scores;
   for (int64_t row = first_row(); row < store_.num_rows(); row += kStride) {
-    const RowInfo& info = store_.Info(row);
-    if (info.count < 0) continue;
+    if (!infos.IsKeys(row)) continue;
     const char* score = score_slot_ < 0 ? nullptr : store_.SlotRow(score_slot_, row);
-    scores.push_back(order_of.Score(info.count, info.version, store_.Row(row), score));
+    scores.push_back(
+        order_of.Score(infos.CountOf(row), infos.VersionOf(row), store_.Row(row), score));
   }
   const int64_t at = count / kStride * 5 / 4 + 64;
   if (at >= static_cast<int64_t>(scores.size())) return LowestKeys::kLast;
@@ -99,6 +100,7 @@ void HostShards::FindInMemory(const LowestOfShares& lowest, int64_t step,
   const Budget& budget = options().budget;
   const OrderOfRow order_of(options(), step);
   TierBelowMemory* const tier = lower_tier();
+  const RowInfos& infos = store_.infos();
   const int64_t oldest_batch = store_.OldestBatch();
   const int64_t num_chunks = (store_.num_rows() + kRows - 1) / kRows;
   parallel_for(num_chunks, kRows * kRowNanoseconds, [&](int64_t begin, int64_t end) {
@@ -111,19 +113,21 @@ void HostShards::FindInMemory(const LowestOfShares& lowest, int64_t step,
       }
       const int64_t end_row = std::min((chunk + 1) * kRows, store_.num_rows());
       for (int64_t row = std::max(chunk * kRows, first_row()); row < end_row; ++row) {
-        const RowInfo& info = store_.Info(row);
-        if (info.count < 0 || info.clock >= oldest_batch) continue;  // no key's, or just trained
-        const int64_t share = budget.ShareOf(info.key);
+        if (!infos.IsKeys(row)) continue;
+        const int64_t key = infos.KeyOf(row), version = infos.VersionOf(row);
+        const int64_t share = budget.ShareOf(key);
         if (lowest[share] == nullptr) continue;
         const char* score = score_slot_ < 0 ? nullptr : store_.SlotRow(score_slot_, row);
-        const uint64_t by_score = order_of.Score(info.count, info.version, store_.Row(row), score);
+        const uint64_t by_score =
+            order_of.Score(infos.CountOf(row), version, store_.Row(row), score);
         if (by_score > bounds[share].score) continue;
-        const EvictionOrder order = order_of.Order(by_score, info.version, info.key);
+        const EvictionOrder order = order_of.Order(by_score, version, key);
         if (!(order < bounds[share])) continue;
+        if (infos.ClockOf(row) >= oldest_batch) continue;  // just trained
         if (born_slot_ >= 0 && order_of.IsSafeNow(store_.SlotRow(born_slot_, row))) continue;
         if (tier != nullptr && tier->IsUsed(row)) continue;
-        if (!kept.empty() && kept.count(info.key) > 0) continue;
-        some[share].push_back({order, info.key, row});
+        if (!kept.empty() && kept.count(key) > 0) continue;
+        some[share].push_back({order, key, row});
       }
       for (size_t s = 0; s < lowest.size(); ++s) {
         if (lowest[s] != nullptr) lowest[s]->Add(some[s]);
@@ -184,7 +188,7 @@ Status HostShards::EraseLowest(const std::vector<EvictionCandidate>& lowest,
   parallel_for(kNumShards, cost, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) EraseInShard(of_shard[s], &shards_[s]);
   });
-  for (const int64_t row : rows) store_.Info(row).count = -1;
+  for (const int64_t row : rows) store_.infos().SetNoKeys(row);
   store_.Release(rows, own_batches);
   for (const EvictionCandidate& candidate : lowest) erased.push_back(candidate.key);
   changes_.Limit(std::max(kLeastLog, BudgetKeys() / 2));
@@ -196,7 +200,7 @@ void HostShards::EraseInShard(const std::vector<EvictionCandidate>& some, Shard*
   std::lock_guard<std::mutex> lock(shard->mutex);
   for (size_t i = 0; i < some.size(); ++i) {
     if (i + kAhead < some.size()) shard->index.Prefetch(some[i + kAhead].order.hash);
-    shard->index.Erase(shard->index.Find(some[i].key, some[i].order.hash), HashOf);
+    shard->index.Erase(some[i].row, some[i].order.hash);
   }
   shard->num_rows -= static_cast<int64_t>(some.size());
 }
@@ -215,7 +219,7 @@ void HostShards::HandOut(const std::vector<EvictionCandidate>& lowest) {
   }
   for (const EvictionCandidate& candidate : lowest) {
     if (candidate.row == kNoRow) continue;
-    const RowInfo& info = store_.Info(candidate.row);
+    const RowInfo info = store_.infos().Info(candidate.row);
     rows.keys.push_back(info.key);
     rows.counts.push_back(info.count);
     rows.versions.push_back(info.version);

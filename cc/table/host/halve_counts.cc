@@ -1,5 +1,6 @@
 // Counts of keys without a row, of which a table with a budget keeps no more than of keys.
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "table/host/host_shards.h"
@@ -20,12 +21,11 @@ void HostShards::CountCounted() {
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     if (use.counted_of_share.size() == 1) {
-      use.counted_of_share[0] += shard.index.size() - shard.num_rows;
+      use.counted_of_share[0] += shard.num_counted();
       continue;
     }
-    shard.index.ForEach([&](const KeyIndex::Entry& entry) {
-      if (entry.state < 0) ++use.counted_of_share[budget.ShareOf(entry.key)];
-    });
+    shard.ForEachCount(
+        [&](int64_t key, int64_t) { ++use.counted_of_share[budget.ShareOf(key)]; });
   }
 }
 
@@ -49,18 +49,16 @@ void HostShards::HalveCounts(const ParallelFor& parallel_for) {
       for (int64_t s = begin; s < end; ++s) {
         Shard& shard = shards_[s];
         std::lock_guard<std::mutex> lock(shard.mutex);
-        std::vector<int64_t> forgotten;
-        shard.index.ForEach([&](KeyIndex::Entry& entry) {
-          if (entry.state >= 0 || !is_over[budget.ShareOf(entry.key)]) return;
-          shard.BeforeChange(entry.key, entry.state);
-          if (entry.state == -1) {
-            forgotten.push_back(entry.key);
-          } else {
-            entry.state = -(-entry.state / 2);
-          }
+        std::vector<std::pair<int64_t, int64_t>> counts;
+        shard.ForEachCount([&](int64_t key, int64_t count) {
+          if (is_over[budget.ShareOf(key)]) counts.emplace_back(key, count);
         });
-        for (const int64_t key : forgotten) {
-          shard.index.Erase(shard.index.Find(key, HashOf(key)), HashOf);
+        for (const auto& [key, count] : counts) {
+          if (count == 1) {
+            shard.ForgetCount(key, HashOf(key));
+          } else {
+            shard.SetCount(key, HashOf(key), count / 2);
+          }
         }
       }
     });

@@ -16,9 +16,9 @@
 #include "table/embedding_table.h"
 #include "table/host/bloom_counters.h"
 #include "table/host/budget_use.h"
-#include "table/host/key_index.h"
 #include "table/host/row_snapshot.h"
 #include "table/host/row_store.h"
+#include "table/host/table_shard.h"
 #include "table/host/table_use.h"
 #include "table/lowest_keys.h"
 #include "table/row_records.h"
@@ -60,36 +60,26 @@ class TierBelowMemory {
 
 class HostShards : public EmbeddingTable, public HostTable {
  public:
-  static constexpr int kNumShards = 1 << KeyIndex::kOwnersBits;
+  static constexpr int kNumShards = 64;
   static constexpr int kNoShard = TableUse<kNumShards>::kNoShard;
 
-  // An entry's state: > 0: its row + 1; < 0: the key has no row and was seen that often.
-  struct Shard {
-    mutable std::mutex mutex;
-    KeyIndex index;
-    std::atomic<int64_t> num_rows{0};  // keys that have one
-    ShardUse use;
-    // While a snapshot has not read this shard's counts: the former counts of entries changed since
-    // it was taken, 0 for new entries. Else null.
-    std::unique_ptr<std::unordered_map<int64_t, int64_t>> former_counts;
-
-    explicit Shard(float max_load) : index(max_load) {}
-
-    // The key's entry, of that state, is about to change; with the lock.
-    void BeforeChange(int64_t key, int64_t state) {
-      if (former_counts != nullptr) former_counts->try_emplace(key, state);
-    }
-  };
+  using Shard = TableShard;
 
   HostShards(const TableOptions& options, const void* matrix, Status* error)
       : store_(options, matrix, error),
         bloom_(options.admission),
-        shards_(MakeShards(std::make_index_sequence<kNumShards>())),
+        shards_(MakeShards(store_.infos().data(), std::make_index_sequence<kNumShards>())),
         budget_(options.budget.is_given() ? new BudgetUse : nullptr) {}
 
   static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
+  // Shards get up to twice as many keys as others: with u = hash / 2^64, the shard is 64 times
+  // (u^2 + 2u) / 3. So their indexes grow at different times, and the sum of these grows evenly:
+  // G. N. N. Martin, "Spiral storage" (1979). Neighbours in number are of different size.
   static int ShardIndex(uint64_t hash) {
-    return static_cast<int>(hash >> (64 - KeyIndex::kOwnersBits));
+    static_assert(RowIndex::kOwnersBits == 16 && kNumShards == 64);
+    const uint64_t u = hash >> 48;
+    const uint64_t by_size = u * (u + (2 << 16)) * ((64 << 16) / 3) >> 48;
+    return static_cast<int>(by_size * 37 % kNumShards);
   }
   Shard& shard(int s) { return shards_[s]; }
   RowStore& store() { return store_; }
@@ -196,10 +186,10 @@ class HostShards : public EmbeddingTable, public HostTable {
   static constexpr int64_t kEvictRows = 1 << 14;   // that one thread looks at, at a time
   static constexpr int64_t kEvictNanoseconds = 3;  // a row, about
 
-  // Shards grow at loads spread from 0.4 to 0.7, so that they do not all grow at once.
   template <size_t... s>
-  static std::array<Shard, kNumShards> MakeShards(std::index_sequence<s...>) {
-    return {Shard(0.4f + 0.3f * s / kNumShards)...};
+  static std::array<Shard, kNumShards> MakeShards(const PackedInfo* infos,
+                                                  std::index_sequence<s...>) {
+    return {Shard(infos, HashOf, 0.4f + 0.3f * s / kNumShards)...};
   }
 
   int64_t InitialBytes() const { return options().initial.matrix_rows * store_.row_bytes(); }

@@ -20,10 +20,9 @@ constexpr int64_t kMostLookedAt = 1 << 16;  // rows of a sample
 }  // namespace
 
 int64_t HostShards::RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const {
-  const KeyIndex::Entry* entry = shard.index.Find(key, hash);
-  if (entry == nullptr || entry->state < 0) return kNoRow;
-  const int64_t row = entry->state - 1;
-  return snapshot != nullptr && snapshot->IsEvicted(row) ? kNoRow : row;
+  const int64_t row = shard.index.Find(key, hash);
+  const bool is_evicted = row != kNoRow && snapshot != nullptr && snapshot->IsEvicted(row);
+  return is_evicted ? kNoRow : row;
 }
 
 void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {
@@ -36,7 +35,7 @@ void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) cons
   }
 }
 
-RowInfo HostShards::Info(int64_t row) const { return store_.Info(row); }
+RowInfo HostShards::Info(int64_t row) const { return store_.infos().Info(row); }
 
 Status HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
   const bool has_bloom = options().admission.kind == Admission::Kind::kBloom;
@@ -47,13 +46,10 @@ Status HostShards::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* info
     std::lock_guard<std::mutex> lock(shard.mutex);
     const int64_t row = RowOf(shard, snapshot.get(), keys[i], hash);
     if (row != kNoRow) {
-      const RowInfo info = store_.Info(row);
-      infos[i] = {0, info.count, info.version};
+      infos[i] = {0, store_.infos().CountOf(row), store_.infos().VersionOf(row)};
       continue;
     }
-    const KeyIndex::Entry* entry = shard.index.Find(keys[i], hash);
-    int64_t counted = entry != nullptr ? -entry->state : 0;
-    if (has_bloom) counted = bloom_.Count(hash);
+    const int64_t counted = has_bloom ? bloom_.Count(hash) : shard.CountOf(keys[i], hash);
     infos[i] = {kNoTier, counted > 0 ? counted : -1, -1};
   }
   return {};
@@ -80,7 +76,7 @@ int64_t HostShards::memory_bytes() const {
   int64_t total = store_.memory_bytes() + static_cast<int64_t>(bloom_.bytes());
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    total += shard.index.bytes();
+    total += shard.bytes();
   }
   return total;
 }
@@ -107,21 +103,18 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
     const uint64_t hash = HashOf(key);
     Shard& shard = ShardOf(hash);
     std::lock_guard<std::mutex> lock(shard.mutex);
-    KeyIndex::Entry* entry = shard.index.Find(key, hash);
-    if (entry == nullptr) continue;
-    shard.BeforeChange(key, entry->state);
-    if (entry->state > 0) {
-      const int64_t row = entry->state - 1;
-      BeforeWrite(&row, 1);
-      // What may find no memory comes first: what follows is done whole.
-      std::vector<int64_t>& erased = *changes_.erased();
-      if (erased.size() == erased.capacity()) erased.reserve(2 * erased.size() + 1);
-      store_.Retire(row);
-      --shard.num_rows;
-      ++num_erased;
-      erased.push_back(key);
-    }
-    shard.index.Erase(entry, HashOf);
+    shard.ForgetCount(key, hash);
+    const int64_t row = shard.index.Find(key, hash);
+    if (row == kNoRow) continue;
+    BeforeWrite(&row, 1);
+    // What may find no memory comes first: what follows is done whole.
+    std::vector<int64_t>& erased = *changes_.erased();
+    if (erased.size() == erased.capacity()) erased.reserve(2 * erased.size() + 1);
+    store_.Retire(row);
+    shard.index.Erase(row, hash);
+    --shard.num_rows;
+    ++num_erased;
+    erased.push_back(key);
   }
   return num_erased;
 }
@@ -131,18 +124,17 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
   const Eviction eviction = AsOfNow(given);
   const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
   std::vector<std::vector<int64_t>> chosen(num_chunks);
-  const RowInfo* infos = &store_.Info(0);
+  const RowInfos& infos = store_.infos();
   const TableOptions& table_options = options();
   parallel_for(num_chunks, kEvictRows * kEvictNanoseconds, [&](int64_t begin, int64_t end) {
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       std::vector<int64_t> keys;
       const int64_t end_row = std::min((chunk + 1) * kEvictRows, store_.num_rows());
       for (int64_t row = std::max(chunk * kEvictRows, first_row()); row < end_row; ++row) {
-        const RowInfo& info = infos[row];
-        if (info.count < 0) continue;  // it is no key's
-        if (IsToEvict(table_options, eviction, step, info.version, store_.Row(row),
+        if (!infos.IsKeys(row)) continue;
+        if (IsToEvict(table_options, eviction, step, infos.VersionOf(row), store_.Row(row),
                       store_.MinuteOf(row))) {
-          keys.push_back(info.key);
+          keys.push_back(infos.KeyOf(row));
         }
       }
       chosen[chunk] = std::move(keys);
@@ -171,9 +163,10 @@ UseCounts HostShards::use_counts() const {
   counts.num_below = num_found - counts.num_in_first_tier;
   const int64_t stride = 1 + (store_.num_rows() - first_row()) / kMostLookedAt;
   for (int64_t row = first_row(); row < store_.num_rows(); row += stride) {
-    const RowInfo& info = store_.Info(row);
-    if (info.count < 0 || info.version < 0) continue;  // no key's, or of no step
-    counts.oldest_steps = std::max(counts.oldest_steps, use_.last_step() - info.version);
+    if (!store_.infos().IsKeys(row)) continue;
+    const int64_t version = store_.infos().VersionOf(row);
+    if (version < 0) continue;  // of no step
+    counts.oldest_steps = std::max(counts.oldest_steps, use_.last_step() - version);
   }
   return counts;
 }
@@ -202,7 +195,8 @@ Eviction HostShards::AsOfNow(Eviction eviction) const {
 void HostShards::Clear() {
   std::vector<int64_t> keys;
   for (Shard& shard : shards_) {
-    shard.index.ForEach([&](KeyIndex::Entry& entry) { keys.push_back(entry.key); });
+    shard.index.ForEach([&](int64_t row) { keys.push_back(store_.infos().KeyOf(row)); });
+    shard.ForEachCount([&](int64_t key, int64_t) { keys.push_back(key); });
   }
   HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   for (Shard& shard : shards_) {
@@ -218,24 +212,15 @@ void HostShards::SetAdmissionState(const AdmissionState& state) {
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     std::vector<int64_t> counted;
-    shard.index.ForEach([&](KeyIndex::Entry& entry) {
-      if (entry.state < 0) counted.push_back(entry.key);
-    });
-    for (const int64_t key : counted) {
-      KeyIndex::Entry* entry = shard.index.Find(key, HashOf(key));
-      shard.BeforeChange(key, entry->state);
-      shard.index.Erase(entry, HashOf);
-    }
+    shard.ForEachCount([&](int64_t key, int64_t) { counted.push_back(key); });
+    for (const int64_t key : counted) shard.ForgetCount(key, HashOf(key));
   }
   for (size_t i = 0; i < state.keys.size(); ++i) {
     const uint64_t hash = HashOf(state.keys[i]);
     Shard& shard = ShardOf(hash);
     std::lock_guard<std::mutex> lock(shard.mutex);
-    const KeyIndex::Entry* found = shard.index.Find(state.keys[i], hash);
-    if (found != nullptr && found->state > 0) continue;
-    shard.BeforeChange(state.keys[i], found == nullptr ? 0 : found->state);
-    const int64_t count = std::clamp<int64_t>(state.counts[i], 1, kMaxCount);
-    shard.index.FindOrInsert(state.keys[i], hash, HashOf)->state = -count;
+    if (shard.index.Find(state.keys[i], hash) != kNoRow) continue;
+    shard.SetCount(state.keys[i], hash, std::clamp<int64_t>(state.counts[i], 1, kMaxCount));
   }
   bloom_.SetCounters(state.counters);
 }

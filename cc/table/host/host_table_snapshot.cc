@@ -63,13 +63,11 @@ class HostSnapshot : public Snapshot {
 }  // namespace
 
 void HostShards::Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, int64_t row) const {
-  KeyIndex::Entry* entry = shard->index.Find(key, HashOf(key));
-  const bool has_row = entry != nullptr && entry->state == row + 1;
-  if (!has_row || store_.Info(row).count >= 0) return;  // it is forgotten, and perhaps back again
-  shard->BeforeChange(key, entry->state);
+  const bool has_row = shard->index.Find(key, HashOf(key)) == row;
+  if (!has_row || store_.infos().IsKeys(row)) return;  // it is forgotten, and perhaps back again
   store_.RetireSince(snapshot.clock(), row);
   --shard->num_rows;
-  shard->index.Erase(entry, HashOf);
+  shard->index.Erase(row, HashOf(key));
   use_.AddExpired(1);
 }
 
@@ -104,19 +102,18 @@ void HostShards::ReadCounts(AdmissionState* state) {
     state->counters = counters->Read();
     bloom_.ForgetSnapshot();
   }
-  auto add = [state](int64_t key, int64_t entry_state) {
-    if (entry_state >= 0) return;
+  auto add = [state](int64_t key, int64_t count) {
+    if (count == 0) return;
     state->keys.push_back(key);
-    state->counts.push_back(-entry_state);
+    state->counts.push_back(count);
   };
   for (Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);
     if (shard.former_counts == nullptr) continue;
-    shard.index.ForEach([&](KeyIndex::Entry& entry) {
-      const bool is_former = shard.former_counts->count(entry.key) > 0;
-      if (entry.state < 0 && !is_former) add(entry.key, entry.state);
+    shard.ForEachCount([&](int64_t key, int64_t count) {
+      if (shard.former_counts->count(key) == 0) add(key, count);
     });
-    for (const auto& [key, entry_state] : *shard.former_counts) add(key, entry_state);
+    for (const auto& [key, count] : *shard.former_counts) add(key, count);
     shard.former_counts.reset();
   }
 }
@@ -151,6 +148,9 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Evic
     shard.former_counts.reset(has_counts ? new std::unordered_map<int64_t, int64_t> : nullptr);
   }
   const ChangeMark now = Now();
+  std::vector<int64_t> marks = changes_.Clocks();
+  marks.push_back(now.clock);
+  store_.SetMarks(std::move(marks));
   if (!changes_only && !changes_.Has(kSaves)) changes_.Follow(kSaves, now);
   auto keep = [this, changes_only, now] {
     if (!changes_only) changes_.Follow(kSaves, now);

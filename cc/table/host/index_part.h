@@ -5,14 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 #include <utility>
 
+#include "table/host/packed_info.h"
 #include "table/zeroed_memory.h"
 
 namespace group_embedding {
-
-// The hash of a key, always the same.
-using HashOfKey = uint64_t (*)(int64_t key);
 
 struct IndexEntry {
   int64_t key;
@@ -23,8 +22,6 @@ struct IndexEntry {
 struct IndexEntries {
   IndexEntry* entries;
   uint64_t mask;  // their number, a power of two, less one
-
-  void Prefetch(uint64_t hash) const { __builtin_prefetch(entries + (hash & mask), 0, 3); }
 
   // The key's entry, or the free one, with state 0, where it belongs.
   IndexEntry* Probe(int64_t key, uint64_t hash) const {
@@ -49,6 +46,7 @@ class IndexPart {
   int64_t capacity() const { return mask_ + 1; }
   int depth() const { return depth_; }
   bool is_full() const { return size_ + 1 > max_size_; }
+  bool is_sparse() const { return capacity() > kLeastCapacity && size_ * 8 < max_size_; }
 
   IndexEntries entries() const { return {entries_, mask_}; }
 
@@ -85,11 +83,15 @@ class IndexPart {
   }
 
   // Doubles the capacity.
-  void Grow(HashOfKey hash_of) {
-    IndexPart larger(max_load_, 2 * capacity(), depth_);
-    ForEach([&](const IndexEntry& entry) { PutBack(entry, hash_of(entry.key), &larger); });
-    larger.size_ = size_;
-    *this = std::move(larger);
+  void Grow(HashOfKey hash_of) { Resize(2 * capacity(), hash_of); }
+  // Halves the capacity of a sparse part; false: the system gave no memory, and all is as it was.
+  bool Shrink(HashOfKey hash_of) {
+    try {
+      Resize(capacity() / 2, hash_of);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
 
   // Moves the keys whose next bit is set to `other`, which is empty and of this capacity and of the
@@ -106,6 +108,12 @@ class IndexPart {
   }
 
  private:
+  void Resize(int64_t capacity, HashOfKey hash_of) {
+    IndexPart resized(max_load_, capacity, depth_);
+    ForEach([&](const IndexEntry& entry) { PutBack(entry, hash_of(entry.key), &resized); });
+    resized.size_ = size_;
+    *this = std::move(resized);
+  }
   static void PutBack(const IndexEntry& entry, uint64_t hash, IndexPart* to) {
     *to->entries().Probe(entry.key, hash) = entry;
   }

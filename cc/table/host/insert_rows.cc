@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/prefetch.h"
 #include "table/check_table.h"
 #include "table/free_rows.h"
 #include "table/host/host_shards.h"
@@ -47,24 +48,24 @@ class HostShards::Inserter {
     shard_.index.Prefetch(hash);
     const char* values = rows_.values + i * store_.row_bytes();
     for (int64_t at = 0; at < store_.row_bytes(); at += kLine) {
-      __builtin_prefetch(values + at, 0, 3);
+      group_embedding::Prefetch(values + at);
     }
   }
 
+  void PrefetchInfo(uint64_t hash) const { shard_.index.PrefetchInfo(hash); }
+
   // False: the table is full, and the key is left as it was.
   bool Insert(int64_t i, int64_t key, uint64_t hash) {
-    const KeyIndex::Entry* found = shard_.index.Find(key, hash);
-    const int64_t state = found == nullptr ? 0 : found->state;
-    if (state > 0) {
-      Fill(state - 1, /*is_new=*/false, i, key);
+    if (const int64_t row = shard_.index.Find(key, hash); row != kNoRow) {
+      Fill(row, /*is_new=*/false, i, key);
       return true;
     }
     const int64_t row = free_.Next();
     if (row == kNoRow) return false;
     FreeRows::Unused unused(&free_, row);
-    shard_.BeforeChange(key, state);
     Fill(row, /*is_new=*/true, i, key);
-    shard_.index.FindOrInsert(key, hash, HashOf)->state = row + 1;
+    shard_.index.Insert(row, hash);
+    shard_.ForgetCount(key, hash);
     unused.Keep();
     ++num_new_;
     return true;
@@ -76,7 +77,7 @@ class HostShards::Inserter {
   // Gives a row the content that there is for key i. `is_new`: it was no key's.
   void Fill(int64_t row, bool is_new, int64_t i, int64_t key) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
-    RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.Info(row);
+    RowInfo kept = is_new ? RowInfo{0, 0, -1, 0} : store_.infos().Info(row);
     if (rows_.counts != nullptr) {
       kept.count = std::min(rows_.counts[i], kMaxCount);
       kept.version = rows_.versions[i];
@@ -135,6 +136,7 @@ Status HostShards::InsertInShard(const KeyedRowsView& rows, const std::vector<Ke
   for (const KeysByShard& part : parts) {
     part.ForShard(
         s, [&](int64_t i, uint64_t hash) { inserter.Prefetch(first + i, hash); },
+        [&](uint64_t hash) { inserter.PrefetchInfo(hash); },
         [&](int64_t i, int64_t key, uint64_t hash) {
           all = all && inserter.Insert(first + i, key, hash);
         });

@@ -20,7 +20,7 @@ class KeyIndex {
   using Entry = IndexEntry;
 
   // The highest bits of a hash, which the owner may have used to choose among several indexes.
-  static constexpr int kOwnersBits = 6;
+  static constexpr int kOwnersBits = 16;
   // 2 MB, a large page: a part that is as large as that is split rather than grown.
   static constexpr int64_t kPartCapacity = int64_t{1} << 17;
 
@@ -38,9 +38,6 @@ class KeyIndex {
     return total;
   }
   int64_t bytes() const { return capacity() * static_cast<int64_t>(sizeof(Entry)); }
-
-  // `hash`: of the key.
-  void Prefetch(uint64_t hash) const { EntriesOf(hash).Prefetch(hash); }
 
   // The key's entry, or null. It stays where it is until the next FindOrInsert or Erase.
   Entry* Find(int64_t key, uint64_t hash) {
@@ -61,7 +58,10 @@ class KeyIndex {
   }
 
   void Erase(Entry* entry, HashOfKey hash_of) {
-    PartOf(hash_of(entry->key))->Erase(entry, hash_of);
+    const uint64_t hash = hash_of(entry->key);
+    IndexPart* part = PartOf(hash);
+    part->Erase(entry, hash_of);
+    if (part->is_sparse() && part->Shrink(hash_of)) SetPlaces(part, hash);
   }
 
   // body(Entry&) for every entry.
@@ -84,16 +84,20 @@ class KeyIndex {
   IndexPart* PartOf(uint64_t hash) const { return part_of_[PlaceOf(hash)]; }
   const IndexEntries& EntriesOf(uint64_t hash) const { return entries_of_[PlaceOf(hash)]; }
 
+  uint64_t NumPlaces(const IndexPart& part) const {
+    return uint64_t{1} << (depth_ - part.depth());
+  }
+
   // Grows or splits the part of a key.
   void MakeSpace(uint64_t hash, HashOfKey hash_of) {
     IndexPart* part = PartOf(hash);
-    const uint64_t num_places = uint64_t{1} << (depth_ - part->depth());
+    const uint64_t num_places = NumPlaces(*part);
     const uint64_t begin = PlaceOf(hash) / num_places * num_places;
     // Keys that have more bits in common than their number explains are not worth a directory.
     const bool is_even = int64_t{1} << part->depth() <= 4 * static_cast<int64_t>(parts_.size());
     if (part->capacity() < kPartCapacity || !is_even) {
       part->Grow(hash_of);
-      SetPlaces(begin, num_places, part);
+      SetPlaces(part, hash);
     } else if (num_places == 1) {
       DoubleDirectory();
       Split(part, 2 * begin, 2, hash_of);
@@ -122,6 +126,11 @@ class KeyIndex {
     ++depth_;
   }
 
+  // `hash`: of a key that belongs to the part.
+  void SetPlaces(IndexPart* part, uint64_t hash) {
+    const uint64_t num_places = NumPlaces(*part);
+    SetPlaces(PlaceOf(hash) / num_places * num_places, num_places, part);
+  }
   void SetPlaces(uint64_t begin, uint64_t num_places, IndexPart* part) {
     std::fill_n(part_of_.begin() + begin, num_places, part);
     std::fill_n(entries_of_.begin() + begin, num_places, part->entries());

@@ -39,9 +39,10 @@ class KeysByShard {
   }
 
   // visit(i, key, hash) for the keys of shard s, in the order of i, their place before they were
-  // sorted; ahead(i, hash) some keys before, to prefetch what it will need.
-  template <typename Ahead, typename Visit>
-  void ForShard(int s, const Ahead& ahead, const Visit& visit) const {
+  // sorted. To prefetch what it will need: ahead(i, hash) some keys before, and soon(hash) some
+  // keys after that.
+  template <typename Ahead, typename Soon, typename Visit>
+  void ForShard(int s, const Ahead& ahead, const Soon& soon, const Visit& visit) const {
     uint64_t hashes[kAhead];  // of the keys between the two, by their places modulo kAhead
     const uint64_t begin = begins_[s], end = begins_[s + 1];
     uint64_t next = begin;
@@ -51,16 +52,18 @@ class KeysByShard {
       ++next;
     };
     while (next < std::min(end, begin + kAhead)) look_ahead();
+    for (uint64_t p = begin; p < std::min(end, begin + kSoon); ++p) soon(hashes[p % kAhead]);
     for (uint64_t p = begin; p < end; ++p) {
       const uint64_t hash = hashes[p % kAhead];
       if (next < end) look_ahead();
+      if (p + kSoon < end) soon(hashes[(p + kSoon) % kAhead]);
       visit(order_[p], sorted_[p], hash);
     }
   }
 
  private:
   static constexpr int kNumShards = HostShards::kNumShards;
-  static constexpr uint64_t kAhead = 32;
+  static constexpr uint64_t kAhead = 32, kSoon = 16;
   static_assert(kMostKeys <= 1 << 16 && kNumShards <= 1 << 8);
 
   const int64_t* keys_;

@@ -61,7 +61,7 @@ Status HostShards::CountShares(std::vector<int64_t>* num_keys) {
     return {};
   }
   for (int64_t row = first_row(); row < store_.num_rows(); ++row) {
-    if (store_.IsKeys(row)) ++(*num_keys)[budget.ShareOf(store_.Info(row).key)];
+    if (store_.IsKeys(row)) ++(*num_keys)[budget.ShareOf(store_.infos().KeyOf(row))];
   }
   if (lower_tier() == nullptr) return {};
   return lower_tier()->ForEachBelow([&](int64_t key, const RecordHead&, const char*, const char*) {
@@ -155,7 +155,7 @@ Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float*
       if (!store_.IsKeys(rows[i])) continue;
       BeforeWrite(&rows[i], 1);
       std::memcpy(store_.SlotRow(score_slot_, rows[i]), &highest[some[i]], sizeof(float));
-      store_.Info(rows[i]).clock = store_.clock();
+      store_.infos().SetTrainedNow(rows[i]);
     }
     some.clear();
     return status;

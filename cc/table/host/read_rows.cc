@@ -30,6 +30,7 @@ void LocatePart(HostShards* table, KeysByShard* keys, int64_t first_shard, int64
     std::lock_guard<std::mutex> lock(shard.mutex);
     keys->ForShard(
         s, [&](int64_t, uint64_t hash) { shard.index.Prefetch(hash); },
+        [&](uint64_t hash) { shard.index.PrefetchInfo(hash); },
         [&](int64_t i, int64_t key, uint64_t hash) {
           const int64_t row = table->RowOf(shard, snapshot.get(), key, hash);
           rows[i] = row != kNoRow ? row : table->store().DefaultRow(key);

@@ -11,7 +11,7 @@ void AppendBytes(const char* from, int64_t bytes, std::vector<char>* to) {
 
 }  // namespace
 
-RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since, const Eviction& eviction,
+RowSnapshot::RowSnapshot(RowStore& store, int64_t changed_since, const Eviction& eviction,
                          int64_t step)
     : store_(store),
       num_rows_(store.num_rows()),
@@ -25,7 +25,7 @@ RowSnapshot::RowSnapshot(const RowStore& store, int64_t changed_since, const Evi
       evicts_(eviction.kind != Eviction::Kind::kNone) {}
 
 void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
-  const RowInfo& info = store_.Info(row);
+  const RowInfo info = store_.infos().Info(row);
   rows->keys.push_back(info.key);
   rows->counts.push_back(info.count);
   rows->versions.push_back(info.version);
@@ -98,21 +98,20 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
 
 bool RowSnapshot::Evict(int64_t row) {
   if (!evicts() || !store_.IsKeys(row)) return false;
-  RowInfo& info = store_.Info(row);
-  if (!IsToEvict(store_.options(), eviction_, step_, info.version, store_.Row(row),
-                 store_.MinuteOf(row))) {
+  if (!IsToEvict(store_.options(), eviction_, step_, store_.infos().VersionOf(row),
+                 store_.Row(row), store_.MinuteOf(row))) {
     return false;
   }
   std::lock_guard<std::mutex> lock(evicted_mutex_);
-  evicted_.push_back({info.key, row});
-  info.count = -1;
+  evicted_.push_back({store_.infos().KeyOf(row), row});
+  store_.infos().SetNoKeys(row);
   return true;
 }
 
 bool RowSnapshot::IsEvicted(int64_t row) {
   if (!evicts() || row >= num_rows_) return false;
   if (!IsRead(row)) JudgeRows(row, row + 1);
-  return store_.Info(row).count < 0;
+  return !store_.infos().IsKeys(row);
 }
 
 void RowSnapshot::JudgeRows(int64_t begin, int64_t end) {

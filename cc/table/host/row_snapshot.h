@@ -27,7 +27,7 @@ class RowSnapshot {
 
   // `changed_since`: only rows trained in a batch of at least that number. Made while nothing
   // changes.
-  RowSnapshot(const RowStore& store, int64_t changed_since, const Eviction& eviction = {},
+  RowSnapshot(RowStore& store, int64_t changed_since, const Eviction& eviction = {},
               int64_t step = -1);
 
   int64_t num_rows() const { return num_rows_; }
@@ -74,7 +74,7 @@ class RowSnapshot {
     read_[row / 64].fetch_or(uint64_t{1} << (row % 64), std::memory_order_release);
   }
   bool IsWanted(int64_t row) const {
-    return store_.IsKeys(row) && store_.Info(row).clock >= changed_since_;
+    return store_.IsKeys(row) && store_.infos().ClockOf(row) >= changed_since_;
   }
   Stripes& StripesOf(int64_t row) { return stripes_[row / kStripeRows % kNumLocks]; }
   void CopyOnce(int64_t row);
@@ -85,7 +85,7 @@ class RowSnapshot {
   void Truncate(size_t num_rows, KeyedRows* rows) const;
   void AppendCopy(const KeyedRows& copies, size_t copy, KeyedRows* rows) const;
 
-  const RowStore& store_;
+  RowStore& store_;
   const int64_t num_rows_, changed_since_, clock_;
   const size_t num_slots_;
   // A bit per row: it was read or copied. The bit is set after that.

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "core/rows.h"
+#include "table/host/row_index.h"
 #include "table/large_pages.h"
 #include "table/memory_left.h"
 
@@ -24,22 +25,23 @@ RowStore::RowStore(const TableOptions& options, const void* matrix, Status* erro
     : options_(options),
       row_bytes_(options.dim * SizeOf(options.dtype)),
       first_row_(options.initial.matrix_rows + 1),
-      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes()) {
-  reserved_rows_ = max_bytes_ / (row_bytes_ + static_cast<int64_t>(sizeof(RowInfo))) + first_row_;
-  ForArrays([this](Array* array, int64_t bytes) {
-    array->memory = ReserveHostMemory(reserved_rows_ * bytes);
-  });
+      max_bytes_(options.max_bytes > 0 ? options.max_bytes : PhysicalBytes()),
+      reserved_rows_(std::min(
+          max_bytes_ / (row_bytes_ + static_cast<int64_t>(sizeof(PackedInfo))) + first_row_,
+          RowIndex::kMaxRows)),
+      rows_{ReserveHostMemory(reserved_rows_ * row_bytes_)},
+      packed_infos_{ReserveHostMemory(reserved_rows_ * static_cast<int64_t>(sizeof(PackedInfo)))},
+      infos_(reinterpret_cast<PackedInfo*>(packed_infos_.data()), reserved_rows_) {
   *error = GrowTo(first_row_);
   if (!error->ok()) return;
   num_rows_ = first_row_;
   const int64_t matrix_rows = options.initial.matrix_rows;
   if (matrix_rows > 0) std::memcpy(Row(0), matrix, matrix_rows * row_bytes_);
   Fill(options.no_row_value, options.dtype, options.dim, Row(matrix_rows));
-  for (int64_t row = 0; row < first_row_; ++row) Info(row).count = -1;
 }
 
 int64_t RowStore::BytesPerRow(const std::vector<SlotOptions>& more) const {
-  int64_t bytes = row_bytes_ + static_cast<int64_t>(sizeof(RowInfo));
+  int64_t bytes = row_bytes_ + infos_.bytes();
   for (size_t s = 0; s < slots_.size(); ++s) bytes += slot_row_bytes(s);
   return bytes + BytesOfNewSlots(slots_, more);
 }
@@ -83,6 +85,7 @@ Status RowStore::GrowArrays(int64_t num_rows) {
   ForArrays([&](Array* array, int64_t bytes) {
     if (status.ok()) status = array->memory->Grow(num_rows * bytes);
   });
+  if (status.ok()) status = infos_.Grow(num_rows);
   if (status.ok()) status = ReserveFree(num_rows);
   if (status.ok()) usable_rows_ = num_rows;
   return status;
@@ -119,7 +122,7 @@ char* RowStore::TakeUntouchedPage(int64_t begin, int64_t end) {
 }
 
 void RowStore::FreeRetired() {
-  const int64_t oldest = batches_.empty() ? clock_.load() + 1 : *batches_.begin();
+  const int64_t oldest = batches_.empty() ? clock() + 1 : *batches_.begin();
   while (!retired_.empty() && retired_.front().clock < oldest) {
     free_.push_back(retired_.front().row);
     retired_.pop_front();
@@ -155,7 +158,7 @@ Status RowStore::Take(int64_t count, std::vector<int64_t>* rows) {
   // Without the lock, as memory that is new takes time.
   if (untouched != nullptr) TouchLargePages(untouched, kLargePage);
   for (int64_t row = begin; row < end; ++row) {
-    Info(row).count = -1;
+    infos_.SetNoKeys(row);
     rows->push_back(row);
   }
   return status;
@@ -168,8 +171,8 @@ void RowStore::Return(int64_t row) {
 
 void RowStore::Retire(int64_t row) {
   std::lock_guard<std::mutex> lock(mutex_);
-  retired_.push_back({row, clock_.load()});
-  Info(row).count = -1;
+  retired_.push_back({row, clock()});
+  infos_.SetNoKeys(row);
 }
 
 void RowStore::Release(const std::vector<int64_t>& rows, const std::vector<int64_t>& own) {
@@ -179,7 +182,7 @@ void RowStore::Release(const std::vector<int64_t>& rows, const std::vector<int64
   });
   for (const int64_t row : rows) {
     if (others) {
-      retired_.push_back({row, clock_.load()});
+      retired_.push_back({row, clock()});
     } else {
       free_.push_back(row);
     }
@@ -189,10 +192,15 @@ void RowStore::Release(const std::vector<int64_t>& rows, const std::vector<int64
 void RowStore::RetireSince(int64_t clock, int64_t row) {
   std::lock_guard<std::mutex> lock(mutex_);
   retired_.push_front({row, clock});  // before those that must wait for younger batches
-  Info(row).count = -1;
+  infos_.SetNoKeys(row);
 }
 
 void RowStore::Start(int64_t row, int64_t key, int64_t count, int64_t version) {
+  StartWithoutKey(row, key);
+  infos_.Set(row, key, count, version);
+}
+
+void RowStore::StartWithoutKey(int64_t row, int64_t key) {
   const InitialValues& initial = options_.initial;
   if (initial.matrix_rows > 0) {
     std::memcpy(Row(row), Row(MatrixRow(key, initial.matrix_rows)), row_bytes_);
@@ -205,14 +213,28 @@ void RowStore::Start(int64_t row, int64_t key, int64_t count, int64_t version) {
       }
     });
   }
-  StartAllButValues(row, key, count, version);
+  StartSlots(row);
 }
 
 void RowStore::StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version) {
+  StartSlots(row);
+  infos_.Set(row, key, count, version);
+}
+
+void RowStore::StartSlots(int64_t row) {
   for (size_t s = 0; s < slots_.size(); ++s) {
     Fill(slots_[s].initial, slots_[s].dtype, slots_[s].width, SlotRow(s, row));
   }
-  Info(row) = {key, count, version, clock()};
+}
+
+void RowStore::StartOfBatch(int64_t row, const RowInfo& info) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  infos_.SetOfBatch(row, info);
+}
+
+void RowStore::SetMarks(std::vector<int64_t> marks) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  infos_.SetMarks(std::move(marks));
 }
 
 Status RowStore::Slot(const SlotOptions& slot, void** array) {
@@ -255,8 +277,8 @@ void RowStore::Clear() {
 
 int64_t RowStore::BeginBatch() {
   std::lock_guard<std::mutex> lock(mutex_);
-  batches_.insert(clock_ + 1);
-  return ++clock_;
+  batches_.insert(clock() + 1);
+  return infos_.BeginBatch(num_rows());
 }
 
 void RowStore::EndBatch(int64_t batch) {
@@ -266,7 +288,7 @@ void RowStore::EndBatch(int64_t batch) {
 
 int64_t RowStore::OldestBatch() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return batches_.empty() ? clock_.load() + 1 : *batches_.begin();
+  return batches_.empty() ? clock() + 1 : *batches_.begin();
 }
 
 }  // namespace group_embedding

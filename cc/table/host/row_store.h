@@ -16,6 +16,7 @@
 
 #include "core/status.h"
 #include "table/embedding_table.h"
+#include "table/host/row_infos.h"
 #include "table/memory.h"
 
 namespace group_embedding {
@@ -40,8 +41,9 @@ class RowStore {
   char* SlotRow(size_t s, int64_t row) const {
     return slot_arrays_[s].data() + row * slot_row_bytes(s);
   }
-  RowInfo& Info(int64_t row) const { return reinterpret_cast<RowInfo*>(infos_.data())[row]; }
-  bool IsKeys(int64_t row) const { return row >= first_row_ && Info(row).count >= 0; }
+  RowInfos& infos() { return infos_; }
+  const RowInfos& infos() const { return infos_; }
+  bool IsKeys(int64_t row) const { return row >= first_row_ && infos_.IsKeys(row); }
 
   // The minute in which the key of a row was trained last; 0: not known.
   uint32_t MinuteOf(int64_t row) const {
@@ -77,6 +79,8 @@ class RowStore {
   void RetireSince(int64_t clock, int64_t row);
   // Makes a taken row the key's, as a key starts.
   void Start(int64_t row, int64_t key, int64_t count, int64_t version);
+  // As Start, but the row stays no key's.
+  void StartWithoutKey(int64_t row, int64_t key);
   // As Start, except for the values, which the caller writes.
   void StartAllButValues(int64_t row, int64_t key, int64_t count, int64_t version);
 
@@ -88,7 +92,11 @@ class RowStore {
 
   int64_t BeginBatch();
   void EndBatch(int64_t batch);
-  int64_t clock() const { return clock_.load(std::memory_order_relaxed); }
+  int64_t clock() const { return infos_.clock(); }
+  // The clocks that followers of the table's changes may ask for.
+  void SetMarks(std::vector<int64_t> marks);
+  // Gives a row that was taken to the key of a record, which has another batch's clock.
+  void StartOfBatch(int64_t row, const RowInfo& info);
   // The first batch that has not ended, or the next to begin.
   int64_t OldestBatch() const;
 
@@ -104,9 +112,11 @@ class RowStore {
   template <typename Body>
   void ForArrays(const Body& body) {
     body(&rows_, row_bytes_);
-    body(&infos_, static_cast<int64_t>(sizeof(RowInfo)));
+    body(&packed_infos_, static_cast<int64_t>(sizeof(PackedInfo)));
     for (size_t s = 0; s < slots_.size(); ++s) body(&slot_arrays_[s], slot_row_bytes(s));
   }
+
+  void StartSlots(int64_t row);
 
   // Under mutex_, until the next blank line.
   void FreeRetired();
@@ -121,8 +131,10 @@ class RowStore {
 
   const TableOptions options_;
   const int64_t row_bytes_, first_row_;
-  int64_t max_bytes_, reserved_rows_ = 0, limit_ = std::numeric_limits<int64_t>::max();
-  Array rows_, infos_;
+  const int64_t max_bytes_, reserved_rows_;
+  int64_t limit_ = std::numeric_limits<int64_t>::max();
+  Array rows_, packed_infos_;
+  RowInfos infos_;
   std::vector<SlotOptions> slots_;
   std::vector<Array> slot_arrays_;
   int time_slot_ = -1;  // kTimeSlot; -1: the table keeps no time
@@ -135,7 +147,6 @@ class RowStore {
     int64_t row, clock;
   };
   std::deque<Retired> retired_;
-  std::atomic<int64_t> clock_{0};
   std::multiset<int64_t> batches_;
 };
 

@@ -40,7 +40,7 @@ class RowsOfNoKey {
     const int64_t row = free.Next();
     if (row == kNoRow) return store.DefaultRow(key);
     FreeRows::Unused unused(&free, row);
-    store.Start(row, key, -1, -1);
+    store.StartWithoutKey(row, key);
     rows_.emplace(key, row);
     unused.Keep();
     return row;

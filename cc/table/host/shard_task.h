@@ -145,7 +145,7 @@ class ShardTask {
     std::unordered_map<int64_t, int64_t> times;
     for (const KeyChunk& chunk : keys_.chunks) {
       chunk.keys.ForShard(
-          s_, [](int64_t, uint64_t) {},
+          s_, [](int64_t, uint64_t) {}, [](uint64_t) {},
           [&](int64_t i, int64_t key, uint64_t) {
             int64_t& of_key = times[key] += chunk.TimesOf(i);
             sample.num_ids += chunk.TimesOf(i);
@@ -184,7 +184,7 @@ class ShardTask {
     TrainKnown(without);
     CountExactly(*without);
     for (const Occurrence& seen : *without) {
-      if (AdmitsAll() || IsAdmitted(seen.key, EntryOf(seen.key))) new_keys->push_back(seen.key);
+      if (IsAdmitted(seen.key)) new_keys->push_back(seen.key);
     }
     std::sort(new_keys->begin(), new_keys->end());
     new_keys->erase(std::unique(new_keys->begin(), new_keys->end()), new_keys->end());
@@ -209,18 +209,13 @@ class ShardTask {
   bool AdmitsAll() const { return table_.options().admission.kind == Admission::Kind::kAll; }
 
   void TrainKnown(std::vector<Occurrence>* without) {
-    std::vector<Occurrence> with;
     FindAll([&](const Occurrence& seen) { without->push_back(seen); },
             [&](const Occurrence& seen) {
-              __builtin_prefetch(&store_.Info(seen.row()), 1, 3);
-              with.push_back(seen);
+              Touch(seen.row(), seen.times());
+              seen.SetRow(seen.row());
+              ++num_found_;
             });
-    num_found_ += static_cast<int64_t>(with.size());
     num_without_ += static_cast<int64_t>(without->size());
-    for (const Occurrence& seen : with) {
-      Touch(seen.row(), seen.times());
-      seen.SetRow(seen.row());
-    }
   }
 
   // Writes the rows of keys that have one, and tells of both kinds.
@@ -234,13 +229,14 @@ class ShardTask {
   void FindInIndex(const Without& without, const With& with) {
     for (const KeyChunk& chunk : keys_.chunks) {
       auto find = [&](int64_t i, int64_t key, uint64_t hash) {
-        const KeyIndex::Entry* entry = shard_.index.Find(key, hash);
-        if (entry == nullptr || entry->state < 0) return without({&chunk, i, key});
-        chunk.rows[i] = entry->state - 1;
+        const int64_t row = shard_.index.Find(key, hash);
+        if (row == kNoRow) return without({&chunk, i, key});
+        chunk.rows[i] = row;
         with({&chunk, i, key});
       };
       chunk.keys.ForShard(
-          s_, [this](int64_t, uint64_t hash) { shard_.index.Prefetch(hash); }, find);
+          s_, [this](int64_t, uint64_t hash) { shard_.index.Prefetch(hash); },
+          [this](uint64_t hash) { shard_.index.PrefetchInfo(hash); }, find);
     }
   }
 
@@ -249,7 +245,6 @@ class ShardTask {
   void FindAllButEvicted(const Without& without, const With& with) {
     std::vector<Occurrence> all;
     FindInIndex(without, [&](const Occurrence& seen) {
-      __builtin_prefetch(&store_.Info(seen.row()), 0, 3);
       all.push_back(seen);
     });
     for (const Occurrence& seen : all) {
@@ -264,11 +259,11 @@ class ShardTask {
 
   void Touch(int64_t row, int64_t times) {
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
-    RowInfo& info = store_.Info(row);
+    RowInfos& infos = store_.infos();
     const int64_t decay_steps = table_.options().budget.decay_steps;
-    info.count = AddToCount(DecayedCount(info.count, info.version, step_, decay_steps), times);
-    info.version = step_;
-    info.clock = store_.clock();
+    const int64_t count =
+        DecayedCount(infos.CountOf(row), infos.VersionOf(row), step_, decay_steps);
+    infos.SetTrained(row, AddToCount(count, times), step_);
     store_.SetMinute(row, minute_);
   }
 
@@ -291,11 +286,11 @@ class ShardTask {
         seen.SetRow(lent.RowFor(seen.key));
         continue;
       }
-      const KeyIndex::Entry* entry = EntryOf(seen.key);
-      if (entry == nullptr) entry = Start(free, seen.key, 0);
-      if (entry == nullptr) continue;  // the table is full: the key is left as if it had not come
-      seen.SetRow(entry->state - 1);
-      Touch(entry->state - 1, seen.times());
+      int64_t row = RowOf(seen.key);
+      if (row == kNoRow) row = Start(free, seen.key, 0);
+      if (row == kNoRow) continue;  // the table is full: the key is left as if it had not come
+      seen.SetRow(row);
+      Touch(row, seen.times());
     }
     return free->status();
   }
@@ -306,26 +301,22 @@ class ShardTask {
                         const KeySet* without_place) {
     for (const Occurrence& seen : occurrences) {
       const int64_t key = seen.key, read = store_.DefaultRow(key);
-      const KeyIndex::Entry* entry = EntryOf(key);
+      int64_t row = RowOf(key);
       const bool has_place = without_place == nullptr || without_place->count(key) == 0;
-      if (entry == nullptr || entry->state < 0) {
-        entry =
-            has_place && IsAdmitted(key, entry) ? Start(free, key, CountOf(key, entry)) : nullptr;
-      }
-      seen.SetRow(entry == nullptr ? read : entry->state - 1, read);
+      if (row == kNoRow && has_place && IsAdmitted(key)) row = Start(free, key, CountOf(key));
+      seen.SetRow(row == kNoRow ? read : row, read);
     }
     return free->status();
   }
 
-  // How often a key without a row was seen; `entry`: its own, or null.
-  int64_t CountOf(int64_t key, const KeyIndex::Entry* entry) const {
-    if (table_.options().admission.kind == Admission::Kind::kBloom) {
-      return table_.bloom().Count(HostShards::HashOf(key));
-    }
-    return entry == nullptr ? 0 : -entry->state;
+  // How often a key without a row was seen.
+  int64_t CountOf(int64_t key) const {
+    const uint64_t hash = HostShards::HashOf(key);
+    const bool has_bloom = table_.options().admission.kind == Admission::Kind::kBloom;
+    return has_bloom ? table_.bloom().Count(hash) : shard_.CountOf(key, hash);
   }
-  bool IsAdmitted(int64_t key, const KeyIndex::Entry* entry) const {
-    return AdmitsAll() || CountOf(key, entry) >= MinCountOf(table_.options().admission, key);
+  bool IsAdmitted(int64_t key) const {
+    return AdmitsAll() || CountOf(key) >= MinCountOf(table_.options().admission, key);
   }
 
   // Counts keys without a row, if their counts are exact. All occurrences are counted before any
@@ -336,35 +327,30 @@ class ShardTask {
   }
 
   void Count(int64_t key, int64_t times) {
-    const KeyIndex::Entry* entry = EntryOf(key);
-    const int64_t state = entry == nullptr ? 0 : entry->state;
-    shard_.BeforeChange(key, state);
-    SetState(key, -AddToCount(-state, times));
-    if (state == 0 && table_.budget() != nullptr) ++table_.budget()->num_counted;
+    const uint64_t hash = HostShards::HashOf(key);
+    const int64_t count = shard_.CountOf(key, hash);
+    shard_.SetCount(key, hash, AddToCount(count, times));
+    if (count == 0 && table_.budget() != nullptr) ++table_.budget()->num_counted;
   }
 
-  // Gives the key a row; null: the table is full.
-  const KeyIndex::Entry* Start(FreeRows* free, int64_t key, int64_t count) {
+  // Gives the key a row; kNoRow: the table is full.
+  int64_t Start(FreeRows* free, int64_t key, int64_t count) {
     const int64_t row = free->Next();
-    if (row == kNoRow) return nullptr;
+    if (row == kNoRow) return kNoRow;
     FreeRows::Unused unused(free, row);
     if (snapshot_ != nullptr) snapshot_->BeforeWrite(row);
     store_.Start(row, key, count, step_);
     table_.MarkBorn(row, step_);
     store_.SetMinute(row, minute_);
-    const KeyIndex::Entry* entry = SetState(key, row + 1);
+    const uint64_t hash = HostShards::HashOf(key);
+    shard_.index.Insert(row, hash);
+    shard_.ForgetCount(key, hash);
     unused.Keep();
     ++num_started_;
-    return entry;
+    return row;
   }
 
-  KeyIndex::Entry* EntryOf(int64_t key) { return shard_.index.Find(key, HostShards::HashOf(key)); }
-  KeyIndex::Entry* SetState(int64_t key, int64_t state) {
-    KeyIndex::Entry* entry =
-        shard_.index.FindOrInsert(key, HostShards::HashOf(key), HostShards::HashOf);
-    entry->state = state;
-    return entry;
-  }
+  int64_t RowOf(int64_t key) const { return shard_.index.Find(key, HostShards::HashOf(key)); }
 
   HostShards& table_;
   RowStore& store_;
