@@ -17,9 +17,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "table/initial_values.h"
+#include "table/zeroed_memory.h"
 
 namespace group_embedding {
 
@@ -33,8 +36,12 @@ class ServedIndex {
     while (num_keys >> part_bits_ > kKeysPerPart && part_bits_ < 16) ++part_bits_;
     parts_ = std::vector<std::atomic<Part*>>(size_t{1} << part_bits_);
     const int64_t keys_per_part = num_keys >> part_bits_;
-    for (auto& part : parts_) {
-      part.store(Own(keys_per_part + keys_per_part / 64 + 8), std::memory_order_relaxed);
+    const int64_t num_lines = LinesOf(keys_per_part + keys_per_part / 64 + 8);
+    // One after the other, so that many small parts need few large pages.
+    const Lines all = MakeLines(num_lines * static_cast<int64_t>(parts_.size()));
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      Lines lines(all, all.get() + static_cast<int64_t>(p) * num_lines);
+      parts_[p].store(Own(std::move(lines), num_lines), std::memory_order_relaxed);
     }
   }
   ServedIndex(const ServedIndex&) = delete;
@@ -44,7 +51,7 @@ class ServedIndex {
 
   void Prefetch(uint64_t hash) const {
     const Part* part = PartOf(hash).load(std::memory_order_acquire);
-    __builtin_prefetch(&part->lines[part->FirstOf(hash)], 0, 3);
+    __builtin_prefetch(&part->LineAt(part->FirstOf(hash)), 0, 3);
   }
 
   // Calls body(i, hash of keys[i]) for each key in order. Its cells are fetched kKeysAhead calls
@@ -208,6 +215,7 @@ class ServedIndex {
     // free cells are 0, and are behind the cell of key 0, if that is taken.
     Cell* Find(int64_t key) {
       unsigned equal = 0;
+#pragma GCC unroll 4
       for (int i = 0; i < kCellsPerLine; ++i) {
         equal |= unsigned{cells[i].key.load(std::memory_order_relaxed) == key} << i;
       }
@@ -232,13 +240,28 @@ class ServedIndex {
     return row >= 0 && cell.key.load(std::memory_order_relaxed) == key;
   }
 
+  // The first of some lines, and a share of the memory that has them.
+  using Lines = std::shared_ptr<Line>;
+
+  // As many as the keys need, which begin with two thirds of the cells.
+  static int64_t LinesOf(int64_t num_keys) {
+    return (num_keys + num_keys / 2 + 8 + kCellsPerLine - 1) / kCellsPerLine;
+  }
+
+  static Lines MakeLines(int64_t count) {
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(Line));
+    auto memory = std::make_shared<ZeroedMemory>(bytes);
+    Line* lines = static_cast<Line*>(memory->data());
+    for (int64_t i = 0; i < count; ++i) new (lines + i) Line;
+    return Lines(std::move(memory), lines);
+  }
+
   struct Part {
-    explicit Part(int64_t num_keys)
-        : num_lines((num_keys + num_keys / 2 + 8 + kCellsPerLine - 1) / kCellsPerLine),
-          lines(new Line[num_lines]) {}
+    Part(Lines lines, int64_t num_lines) : num_lines(num_lines), lines(std::move(lines)) {}
 
     int64_t num_cells() const { return num_lines * kCellsPerLine; }
-    Cell& CellAt(int64_t at) const { return lines[at / kCellsPerLine].cells[at % kCellsPerLine]; }
+    Line& LineAt(int64_t at) const { return lines.get()[at]; }
+    Cell& CellAt(int64_t at) const { return LineAt(at / kCellsPerLine).cells[at % kCellsPerLine]; }
     // Beyond three quarters, probing becomes long.
     bool is_full() const { return 4 * (num_taken + 1) > 3 * num_cells(); }
 
@@ -250,7 +273,7 @@ class ServedIndex {
     // The key's cell, or the free one where it belongs. A part always has a free cell.
     Cell* Probe(int64_t key, uint64_t hash) const {
       for (int64_t at = FirstOf(hash);; at = at + 1 == num_lines ? 0 : at + 1) {
-        if (Cell* cell = lines[at].Find(key)) return cell;
+        if (Cell* cell = LineAt(at).Find(key)) return cell;
       }
     }
 
@@ -265,7 +288,7 @@ class ServedIndex {
 
     const int64_t num_lines;
     int64_t num_taken = 0;  // cells that are not free
-    const std::unique_ptr<Line[]> lines;
+    const Lines lines;
   };
 
   // The high bits choose the part. Shifts by less than 64 bits, also with one part.
@@ -274,8 +297,8 @@ class ServedIndex {
     return parts_[hash >> 1 >> (63 - part_bits_)];
   }
 
-  Part* Own(int64_t num_keys) {
-    owned_.push_back(std::make_unique<Part>(num_keys));
+  Part* Own(Lines lines, int64_t num_lines) {
+    owned_.push_back(std::make_unique<Part>(std::move(lines), num_lines));
     return owned_.back().get();
   }
 
@@ -285,7 +308,8 @@ class ServedIndex {
     int64_t num_keys = 0;
     former->ForEach([&](int64_t, int64_t, int64_t) { ++num_keys; });
     former_.reserve(former_.size() + 1);
-    Part* part = Own(num_keys + num_keys / 4 + 8);
+    const int64_t num_lines = LinesOf(num_keys + num_keys / 4 + 8);
+    Part* part = Own(MakeLines(num_lines), num_lines);
     former->ForEach([part](int64_t key, int64_t, int64_t marked) {
       Cell* cell = part->Probe(key, HashOf(key));
       cell->key.store(key, std::memory_order_relaxed);

@@ -13,6 +13,7 @@ using std::chrono::seconds;
 constexpr uint32_t kMostStreams = 1024, kMostHeadBytes = 16 << 10, kWindowBytes = 1 << 20;
 constexpr int32_t kConnectionWindowBytes = 4 << 20;
 constexpr size_t kMostPathBytes = 200;
+constexpr size_t kMostRoom = 64;  // times what has come of a message
 // The longest time of a head; a message; an answer, since its last byte was sent; a connection
 // without calls; its age, after which clients connect anew; and the time of its last calls then.
 constexpr seconds kHead(10), kBody(30), kAnswer(30), kIdle(600), kAge(3600), kGrace(60);
@@ -294,7 +295,11 @@ void GrpcSession::OnData(Stream& stream, std::string_view bytes) {
                                           std::to_string(most)));
   }
   if (length && stream.body.size() > kGrpcFrameBytes + *length) {
-    SubmitError(stream, Status(StatusCode::UNIMPLEMENTED, "expected one message"));
+    return SubmitError(stream, Status(StatusCode::UNIMPLEMENTED, "expected one message"));
+  }
+  // Room for the rest, so that it is not copied as the body grows; no head alone gets much of it.
+  if (length && stream.body.size() == bytes.size()) {
+    stream.body.reserve(std::min(kGrpcFrameBytes + *length, kMostRoom * bytes.size()));
   }
 }
 
