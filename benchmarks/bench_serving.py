@@ -9,6 +9,8 @@ run, by turns, and figures the medians of the turns. Parts, of which --only choo
   lookups in the same server; 1 and 8 requests in flight;
 * joined: a sample a request, 26 keyed features x 5 ids; a server that joins requests that wait, and
   one that computes each by itself; 1, 8 and 32 requests in flight;
+* sparse: 26 features x 5 ids as SparseTensors, 100 samples a request: keyed tables, tables by row
+  number, and stock lookups in the same server; 2 requests in flight;
 * many: 300 features x 5 ids, 100 samples a request: grouped lookups, the stock model in the same
   server, and Python gRPC servers of both;
 * open: 26 keyed tables, 100 samples a request, at half of the rate at which the server has no time
@@ -150,6 +152,25 @@ def run_single(options, client, folder):
             yield from rows_of(by_turns(options, client, cases, in_flight), about)
 
 
+def run_sparse(options, client, folder):
+    sizes = options.features, 5, options.table_rows, options.dim
+    keyed, plain = (Features(*sizes, keyed=keyed, sparse=True) for keyed in (True, False))
+    ways = {
+        "keyed": (keyed, "grouped"),
+        "by row number": (plain, "grouped"),
+        "stock gathers": (plain, "stock gathers"),
+        "stock sparse": (plain, "stock sparse"),
+    }
+    requests = {
+        name: export(options, folder, name.replace(" ", "_"), model, way, options.batch)
+        for name, (model, way) in ways.items()
+    }
+    served = {path.stem: folder / path.stem for path in requests.values()}
+    with ServerProcess(served, start_seconds=600) as server:
+        cases = {name: (server.grpc_port, server.pid, path) for name, path in requests.items()}
+        yield from rows_of(by_turns(options, client, cases, 2), {"part": "sparse", "in flight": 2})
+
+
 def run_joined(options, client, folder):
     model = Features(options.features, 5, options.table_rows, options.dim, keyed=True)
     path = export(options, folder, "joined", model, "grouped", 1)
@@ -203,6 +224,7 @@ def run_open(options, client, folder):
 
 PARTS = {
     "single": run_single,
+    "sparse": run_sparse,
     "joined": run_joined,
     "many": run_many,
     "open": run_open,

@@ -21,12 +21,14 @@ class Features(tf.Module):
         ids: How many a sample has of a feature.
         rows, dim: The size of each table.
         keyed: The tables are found by key; else variables, by row number.
+        sparse: Inputs are SparseTensors; else dense ids.
     """
 
-    def __init__(self, features, ids, rows, dim, keyed):
+    def __init__(self, features, ids, rows, dim, keyed, sparse=False):
         super().__init__()
         self.names = [f"f{number:03}" for number in range(features)]
         self.ids, self.rows, self.dim, self.keyed = ids, rows, dim, keyed
+        self.sparse = sparse
         random = np.random.default_rng(1)
         tables = [ge.TableConfig(f"served_{n}", None if keyed else rows, dim) for n in self.names]
         pairs = zip(self.names, tables)
@@ -55,9 +57,10 @@ class Features(tf.Module):
         stock = [t if isinstance(t, tf.Variable) else t.value for t in self.tables]
         pairs = [(table, inputs[name]) for table, name in zip(stock, self.names)]
         if way == "stock gathers":
-            found = [tf.reduce_mean(tf.nn.embedding_lookup(t, ids), 1) for t, ids in pairs]
+            found = [_gathered(table, ids) for table, ids in pairs]
         else:
-            pairs = [(table, tf.RaggedTensor.from_tensor(ids)) for table, ids in pairs]
+            if not self.sparse:
+                pairs = [(table, tf.RaggedTensor.from_tensor(ids)) for table, ids in pairs]
             look_up = tf.nn.safe_embedding_lookup_sparse
             found = [look_up(table, ids, combiner="mean") for table, ids in pairs]
         return tf.concat(found, 1)
@@ -65,6 +68,8 @@ class Features(tf.Module):
     def signature(self, way):
         """The function that is served; `way` is one of KINDS."""
         specs = {n: tf.TensorSpec([None, self.ids], tf.int64, name=n) for n in self.names}
+        if self.sparse:
+            specs = {n: tf.SparseTensorSpec([None, None], tf.int64) for n in self.names}
 
         @tf.function
         def serve(**inputs):
@@ -86,9 +91,25 @@ class Features(tf.Module):
             request.model_spec.name = model
             for name in self.names:
                 ids = random.integers(0, self.rows, [batch, self.ids])
-                request.inputs[name].CopyFrom(tf.make_tensor_proto(ids))
+                for key, part in self._parts(name, ids).items():
+                    request.inputs[key].CopyFrom(tf.make_tensor_proto(part))
             made.append(request.SerializeToString())
         return made
+
+    def _parts(self, name, ids):
+        """The inputs of a feature, by the names that a signature gives them."""
+        if not self.sparse:
+            return {name: ids}
+        indices = np.stack(np.indices(ids.shape), -1).reshape(-1, 2)
+        return {name: indices, f"{name}_1": ids.ravel(), f"{name}_2": np.array(ids.shape)}
+
+
+def _gathered(table, ids):
+    """The mean of each sample's rows, by the fewest of TensorFlow's ops."""
+    if isinstance(ids, tf.SparseTensor):
+        samples = ids.indices[:, 0]
+        return tf.sparse.segment_mean(table, ids.values, samples, ids.dense_shape[0])
+    return tf.reduce_mean(tf.nn.embedding_lookup(table, ids), 1)
 
 
 def _draw(random, *shape):

@@ -118,6 +118,7 @@ def test_serving_is_measured(tmp_path):
     rows = json.loads((tmp_path / "all.json").read_text())["rows"]
     parts = [
         "single",
+        "sparse",
         "joined",
         "many",
         "open",
@@ -127,7 +128,7 @@ def test_serving_is_measured(tmp_path):
         "start",
     ]
     assert list(dict.fromkeys(row["part"] for row in rows)) == [*parts, "int8"]
-    assert all(row["requests/s"] > 0 for row in rows if row["part"] in parts[:5])
+    assert all(row["requests/s"] > 0 for row in rows if row["part"] in parts[:6])
     published = next(row for row in rows if row["part"] == "publish")
     assert 0 < published["acknowledged s"] <= published["served s"]
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,5 @@
-// ZeroedMemory: a block of memory, zeroed at first, in large pages unless it is small.
+// ZeroedMemory: a block of memory, zeroed at first, in large pages unless it is small. It begins
+// where a cache line does.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,14 +17,17 @@ namespace group_embedding {
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;
-  // `bytes`: a power of two. Throws std::bad_alloc.
-  explicit ZeroedMemory(int64_t bytes) : bytes_(bytes) {
-    if (bytes < LargePageBlocks::kLeastBytes) {
-      data_ = std::calloc(bytes, 1);
-    } else if (bytes < kLargePage) {
-      data_ = std::memset(LargePageBlocks::Shared().Take(bytes), 0, bytes);
+  // At least `bytes`: the next power of two, or whole large pages. Throws std::bad_alloc.
+  explicit ZeroedMemory(int64_t bytes) {
+    bytes_ = bytes < kLargePage ? kCacheLine : RoundUpToLargePages(bytes);
+    while (bytes_ < bytes) bytes_ *= 2;
+    if (bytes_ < LargePageBlocks::kLeastBytes) {
+      data_ = std::aligned_alloc(kCacheLine, bytes_);
+      if (data_ != nullptr) std::memset(data_, 0, bytes_);
+    } else if (bytes_ < kLargePage) {
+      data_ = std::memset(LargePageBlocks::Shared().Take(bytes_), 0, bytes_);
     } else {
-      data_ = MapLargePages(bytes, PROT_READ | PROT_WRITE);
+      data_ = MapLargePages(bytes_, PROT_READ | PROT_WRITE);
     }
     if (data_ == nullptr) throw std::bad_alloc();
   }
@@ -46,6 +50,8 @@ class ZeroedMemory {
   void* data() const { return data_; }
 
  private:
+  static constexpr int64_t kCacheLine = 64;
+
   void* data_ = nullptr;
   int64_t bytes_ = 0;
 };

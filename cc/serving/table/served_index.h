@@ -1,9 +1,10 @@
 // ServedIndex: key -> row number, read without locks while one thread changes it.
 //
-// Open addressing with linear probing, in parts that grow one at a time. A cell is taken once, for
-// one key: its row is stored last, so that a reader that sees a row sees its key. An erased key
-// keeps its cell until its part grows. A part that grows is copied; readers go on in the former
-// one, which the index keeps until DropFormerParts.
+// Open addressing with linear probing, in parts that grow one at a time. A key is looked for in a
+// whole cache line at a time. A cell is taken once, for one key: its row is stored last, so that a
+// reader that sees a row sees its key. An erased key keeps its cell until its part grows. A part
+// that grows is copied; readers go on in the former one, which the index keeps until
+// DropFormerParts.
 //
 // A row may be marked, where the index is that of a cache: with the second in which it was last
 // asked for, and as one that stays. Both are bits beside the row's number.
@@ -16,9 +17,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "table/initial_values.h"
+#include "table/zeroed_memory.h"
 
 namespace group_embedding {
 
@@ -32,8 +36,12 @@ class ServedIndex {
     while (num_keys >> part_bits_ > kKeysPerPart && part_bits_ < 16) ++part_bits_;
     parts_ = std::vector<std::atomic<Part*>>(size_t{1} << part_bits_);
     const int64_t keys_per_part = num_keys >> part_bits_;
-    for (auto& part : parts_) {
-      part.store(Own(keys_per_part + keys_per_part / 64 + 8), std::memory_order_relaxed);
+    const int64_t num_lines = LinesOf(keys_per_part + keys_per_part / 64 + 8);
+    // One after the other, so that many small parts need few large pages.
+    const Lines all = MakeLines(num_lines * static_cast<int64_t>(parts_.size()));
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      Lines lines(all, all.get() + static_cast<int64_t>(p) * num_lines);
+      parts_[p].store(Own(std::move(lines), num_lines), std::memory_order_relaxed);
     }
   }
   ServedIndex(const ServedIndex&) = delete;
@@ -43,7 +51,26 @@ class ServedIndex {
 
   void Prefetch(uint64_t hash) const {
     const Part* part = PartOf(hash).load(std::memory_order_acquire);
-    __builtin_prefetch(&part->cells[part->FirstOf(hash)], 0, 3);
+    __builtin_prefetch(&part->LineAt(part->FirstOf(hash)), 0, 3);
+  }
+
+  // Calls body(i, hash of keys[i]) for each key in order. Its cells are fetched kKeysAhead calls
+  // before, so that the body finds them in the cache.
+  template <typename Body>
+  void ForHashes(const int64_t* keys, int64_t num_keys, const Body& body) const {
+    uint64_t hashes[kKeysAhead];  // of key i at i modulo kKeysAhead
+    const auto fetch = [&](int64_t i) {
+      const uint64_t hash = HashOf(keys[i]);
+      Prefetch(hash);
+      return hash;
+    };
+    for (int64_t i = 0; i < std::min(kKeysAhead, num_keys); ++i) hashes[i] = fetch(i);
+    for (int64_t i = 0; i < num_keys; ++i) {
+      uint64_t& place = hashes[static_cast<uint64_t>(i) % kKeysAhead];
+      const uint64_t hash = place;
+      if (i + kKeysAhead < num_keys) place = fetch(i + kKeysAhead);
+      body(i, hash);
+    }
   }
 
   // The key's row, or kNone.
@@ -106,15 +133,15 @@ class ServedIndex {
   void ScanOn(int64_t num_cells, int64_t second, const Body& body) {
     for (size_t parts = 0; num_cells > 0 && parts <= parts_.size(); ++parts) {
       const Part* part = parts_[scan_part_].load(std::memory_order_relaxed);
-      for (; scan_cell_ < part->num_cells && num_cells > 0; ++scan_cell_, --num_cells) {
-        const Cell& cell = part->cells[scan_cell_];
+      for (; scan_cell_ < part->num_cells() && num_cells > 0; ++scan_cell_, --num_cells) {
+        const Cell& cell = part->CellAt(scan_cell_);
         const int64_t row = cell.row.load(std::memory_order_relaxed);
         if (row < 0 || (row & kStays) != 0) continue;
         const int64_t age = ((SecondBits(second) - (row & kSecondMask)) & kSecondMask) >> kRowBits;
         // Half of all ages stand for seconds after this one: a request may have marked it since.
         body(cell.key.load(std::memory_order_relaxed), row & kRowMask, age >> 21 ? 0 : age);
       }
-      if (scan_cell_ < part->num_cells) return;
+      if (scan_cell_ < part->num_cells()) return;
       scan_cell_ = 0;
       scan_part_ = (scan_part_ + 1) % parts_.size();
     }
@@ -122,7 +149,7 @@ class ServedIndex {
 
   int64_t num_cells() const {
     int64_t cells = 0;
-    for (const auto& part : parts_) cells += part.load(std::memory_order_relaxed)->num_cells;
+    for (const auto& part : parts_) cells += part.load(std::memory_order_relaxed)->num_cells();
     return cells;
   }
 
@@ -130,7 +157,7 @@ class ServedIndex {
 
   int64_t bytes() const {
     int64_t cells = 0;
-    for (const auto& part : owned_) cells += part->num_cells;
+    for (const auto& part : owned_) cells += part->num_cells();
     return cells * static_cast<int64_t>(sizeof(Cell));
   }
 
@@ -161,6 +188,7 @@ class ServedIndex {
 
  private:
   static constexpr int64_t kKeysPerPart = int64_t{1} << 16;
+  static constexpr int64_t kKeysAhead = 32;  // as many as a core waits for at a time
   static constexpr int64_t kFree = -1, kErased = -2;
   // Bits of a cell: the row, 22 bits of the second (ages up to 24 days), whether it stays.
   static constexpr int kRowBits = 40, kSecondBits = 22;
@@ -176,6 +204,29 @@ class ServedIndex {
     std::atomic<int64_t> key{0}, row{kFree};
   };
 
+  static constexpr int64_t kCellsPerLine = 4;
+
+  // A cache line. Cells are taken from the first one on.
+  struct alignas(kCellsPerLine * sizeof(Cell)) Line {
+    Cell cells[kCellsPerLine];
+
+    // The key's cell, or else the first free one, or null. All keys are compared before a branch:
+    // which cell has the key is by chance, and processors wait for what they guess wrongly. Keys of
+    // free cells are 0, and are behind the cell of key 0, if that is taken.
+    Cell* Find(int64_t key) {
+      unsigned equal = 0;
+#pragma GCC unroll 4
+      for (int i = 0; i < kCellsPerLine; ++i) {
+        equal |= unsigned{cells[i].key.load(std::memory_order_relaxed) == key} << i;
+      }
+      if (equal != 0) return &cells[__builtin_ctz(equal)];
+      for (Cell& cell : cells) {
+        if (cell.row.load(std::memory_order_acquire) == kFree) return &cell;
+      }
+      return nullptr;
+    }
+  };
+
   // Once a second and key: not inlined, so that lookups keep what they have in registers. Fails if
   // the row was taken away or replaced meanwhile: then there is nothing to mark.
   [[gnu::noinline]] static void Mark(std::atomic<int64_t>* cell, int64_t row, int64_t second) {
@@ -189,38 +240,55 @@ class ServedIndex {
     return row >= 0 && cell.key.load(std::memory_order_relaxed) == key;
   }
 
+  // The first of some lines, and a share of the memory that has them.
+  using Lines = std::shared_ptr<Line>;
+
+  // As many as the keys need, which begin with two thirds of the cells.
+  static int64_t LinesOf(int64_t num_keys) {
+    return (num_keys + num_keys / 2 + 8 + kCellsPerLine - 1) / kCellsPerLine;
+  }
+
+  static Lines MakeLines(int64_t count) {
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(Line));
+    auto memory = std::make_shared<ZeroedMemory>(bytes);
+    Line* lines = static_cast<Line*>(memory->data());
+    for (int64_t i = 0; i < count; ++i) new (lines + i) Line;
+    return Lines(std::move(memory), lines);
+  }
+
   struct Part {
-    explicit Part(int64_t num_keys)
-        : num_cells(num_keys + num_keys / 2 + 8), cells(new Cell[num_cells]) {}
+    Part(Lines lines, int64_t num_lines) : num_lines(num_lines), lines(std::move(lines)) {}
 
+    int64_t num_cells() const { return num_lines * kCellsPerLine; }
+    Line& LineAt(int64_t at) const { return lines.get()[at]; }
+    Cell& CellAt(int64_t at) const { return LineAt(at / kCellsPerLine).cells[at % kCellsPerLine]; }
     // Beyond three quarters, probing becomes long.
-    bool is_full() const { return 4 * (num_taken + 1) > 3 * num_cells; }
+    bool is_full() const { return 4 * (num_taken + 1) > 3 * num_cells(); }
 
-    // The low half of the hash, scaled: the number of cells need not be a power of two.
+    // The low half of the hash, scaled: the number of lines need not be a power of two.
     int64_t FirstOf(uint64_t hash) const {
-      return static_cast<int64_t>((hash & 0xffffffffu) * static_cast<uint64_t>(num_cells) >> 32);
+      return static_cast<int64_t>((hash & 0xffffffffu) * static_cast<uint64_t>(num_lines) >> 32);
     }
 
     // The key's cell, or the free one where it belongs. A part always has a free cell.
     Cell* Probe(int64_t key, uint64_t hash) const {
-      for (int64_t at = FirstOf(hash);; at = at + 1 == num_cells ? 0 : at + 1) {
-        Cell& cell = cells[at];
-        if (cell.row.load(std::memory_order_acquire) == kFree) return &cell;
-        if (cell.key.load(std::memory_order_relaxed) == key) return &cell;
+      for (int64_t at = FirstOf(hash);; at = at + 1 == num_lines ? 0 : at + 1) {
+        if (Cell* cell = LineAt(at).Find(key)) return cell;
       }
     }
 
     template <typename Body>
     void ForEach(const Body& body) const {
-      for (int64_t c = 0; c < num_cells; ++c) {
-        const int64_t row = cells[c].row.load(std::memory_order_relaxed);
-        if (row >= 0) body(cells[c].key.load(std::memory_order_relaxed), row & kRowMask, row);
+      for (int64_t c = 0; c < num_cells(); ++c) {
+        const Cell& cell = CellAt(c);
+        const int64_t row = cell.row.load(std::memory_order_relaxed);
+        if (row >= 0) body(cell.key.load(std::memory_order_relaxed), row & kRowMask, row);
       }
     }
 
-    const int64_t num_cells;
+    const int64_t num_lines;
     int64_t num_taken = 0;  // cells that are not free
-    const std::unique_ptr<Cell[]> cells;
+    const Lines lines;
   };
 
   // The high bits choose the part. Shifts by less than 64 bits, also with one part.
@@ -229,8 +297,8 @@ class ServedIndex {
     return parts_[hash >> 1 >> (63 - part_bits_)];
   }
 
-  Part* Own(int64_t num_keys) {
-    owned_.push_back(std::make_unique<Part>(num_keys));
+  Part* Own(Lines lines, int64_t num_lines) {
+    owned_.push_back(std::make_unique<Part>(std::move(lines), num_lines));
     return owned_.back().get();
   }
 
@@ -240,7 +308,8 @@ class ServedIndex {
     int64_t num_keys = 0;
     former->ForEach([&](int64_t, int64_t, int64_t) { ++num_keys; });
     former_.reserve(former_.size() + 1);
-    Part* part = Own(num_keys + num_keys / 4 + 8);
+    const int64_t num_lines = LinesOf(num_keys + num_keys / 4 + 8);
+    Part* part = Own(MakeLines(num_lines), num_lines);
     former->ForEach([part](int64_t key, int64_t, int64_t marked) {
       Cell* cell = part->Probe(key, HashOf(key));
       cell->key.store(key, std::memory_order_relaxed);

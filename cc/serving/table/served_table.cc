@@ -15,8 +15,6 @@
 namespace group_embedding {
 namespace {
 
-// Keys are hashed and their cells fetched this many at a time, before the first of them is read.
-constexpr int64_t kKeysAtATime = 32;
 // Rows that are written or merged between two rests, and those whose memory is asked for ahead.
 constexpr int64_t kRowsPerStep = 64, kRowsAhead = 8;
 
@@ -171,21 +169,13 @@ int64_t ServedTable::Locate(const Overlay* overlay, const int64_t* keys, int64_t
     LocateRowNumbers(overlay, keys, num_keys, rows);
     return 0;
   }
-  uint64_t hashes[kKeysAtATime];
-  for (int64_t begin = 0; begin < num_keys; begin += kKeysAtATime) {
-    const int64_t count = std::min(kKeysAtATime, num_keys - begin);
-    for (int64_t i = 0; i < count; ++i) {
-      hashes[i] = ServedIndex::HashOf(keys[begin + i]);
-      index_->Prefetch(hashes[i]);
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t key = keys[begin + i];
-      int64_t row = ServedIndex::kNone;
-      if (overlay != nullptr) row = overlay->Find(key, hashes[i]);
-      if (row == ServedIndex::kNone) row = index_->Find(key, hashes[i]);
-      rows[begin + i] = row == ServedIndex::kNone ? DefaultRow(key) : row;
-    }
-  }
+  index_->ForHashes(keys, num_keys, [&](int64_t i, uint64_t hash) {
+    const int64_t key = keys[i];
+    int64_t row = ServedIndex::kNone;
+    if (overlay != nullptr) row = overlay->Find(key, hash);
+    if (row == ServedIndex::kNone) row = index_->Find(key, hash);
+    rows[i] = row == ServedIndex::kNone ? DefaultRow(key) : row;
+  });
   return 0;
 }
 

@@ -10,7 +10,6 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kKeysAtATime = 32;
 // Keys that wait to be cached: a quarter of the cache, or as many as these.
 constexpr int64_t kMostLater = 65536;
 
@@ -43,23 +42,15 @@ int64_t ServedTable::LocateInCache(const Overlay* overlay, const int64_t* keys, 
                                    int64_t* rows) const {
   const int64_t second = MarkSecond();
   int64_t num_missing = 0, num_absent = 0;
-  uint64_t hashes[kKeysAtATime];
-  for (int64_t begin = 0; begin < num_keys; begin += kKeysAtATime) {
-    const int64_t count = std::min(kKeysAtATime, num_keys - begin);
-    for (int64_t i = 0; i < count; ++i) {
-      hashes[i] = ServedIndex::HashOf(keys[begin + i]);
-      index_->Prefetch(hashes[i]);
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t key = keys[begin + i];
-      int64_t row = ServedIndex::kNone;
-      if (overlay != nullptr) row = overlay->Find(key, hashes[i]);
-      if (row == ServedIndex::kNone) row = index_->FindAndMark(key, hashes[i], second);
-      num_missing += row == ServedIndex::kNone;
-      num_absent += row != ServedIndex::kNone && row <= options_.matrix_rows;
-      rows[begin + i] = row == ServedIndex::kNone ? kNotInMemory : row;
-    }
-  }
+  index_->ForHashes(keys, num_keys, [&](int64_t i, uint64_t hash) {
+    const int64_t key = keys[i];
+    int64_t row = ServedIndex::kNone;
+    if (overlay != nullptr) row = overlay->Find(key, hash);
+    if (row == ServedIndex::kNone) row = index_->FindAndMark(key, hash, second);
+    num_missing += row == ServedIndex::kNone;
+    num_absent += row != ServedIndex::kNone && row <= options_.matrix_rows;
+    rows[i] = row == ServedIndex::kNone ? kNotInMemory : row;
+  });
   num_in_memory_.Add(num_keys - num_missing - num_absent);
   num_absent_keys_.Add(num_absent);
   return num_missing;

@@ -1,11 +1,9 @@
 // Grouping as a TensorFlow op.
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tf/ops/group_ids.h"
+
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace group_embedding {
-
-using ::tensorflow::shape_inference::InferenceContext;
 
 REGISTER_OP("GroupEmbedding>GroupIds")
     .Input("values: value_types")
@@ -15,23 +13,7 @@ REGISTER_OP("GroupEmbedding>GroupIds")
     .Input("weight_partitions: weight_partition_types")
     .Output("batch: float")
     .Output("sizes: int64")
-    .Attr("value_types: list({int32, int64, uint32, uint64}) >= 1")
-    .Attr("partition_types: list({int32, int64}) >= 0")
-    .Attr("weight_partition_types: list({int32, int64}) >= 0")
-    .Attr("num_features: int >= 1")
-    .Attr("num_sparse: int >= 0")
-    .Attr("num_weighted: int >= 0")
-    .Attr("layouts: list({'sparse', 'ragged', 'dense', 'single'})")
-    .Attr("weighted_features: list(int)")
-    .Attr("feature_names: list(string)")
-    .Attr("keyed_features: list(int) = []")
-    .SetShapeFn([](InferenceContext* context) {
-      int64_t num_features;
-      TF_RETURN_IF_ERROR(context->GetAttr("num_features", &num_features));
-      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
-      context->set_output(1, context->Matrix(num_features, 2));
-      return absl::OkStatus();
-    })
+    .GROUP_IDS_ATTRS.SetShapeFn(GroupIdsShape)
     .Doc(R"doc(
 Packs the ids, row splits and weights of many features into one buffer.
 

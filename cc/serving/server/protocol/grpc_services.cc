@@ -1,5 +1,7 @@
 #include "serving/server/protocol/grpc_services.h"
 
+#include <google/protobuf/arena.h>
+
 #include "grpc/health/v1/health.pb.h"
 #include "inference/grpc_service.pb.h"
 #include "serving/server/protocol/grpc_message.h"
@@ -13,6 +15,7 @@ using Methods = std::map<std::string, GrpcMethod>;
 using HealthRequest = grpc::health::v1::HealthCheckRequest;
 using HealthResponse = grpc::health::v1::HealthCheckResponse;
 
+constexpr size_t kMostBlockBytes = size_t{32} << 10;
 constexpr char kPredictions[] = "tensorflow.serving.PredictionService";
 constexpr char kStates[] = "tensorflow.serving.ModelService";
 constexpr char kInference[] = "inference.GRPCInferenceService";
@@ -23,7 +26,10 @@ template <typename Message, typename Answer, typename F>
 GrpcMethod MethodOf(GrpcMethod::Kind kind, F answer) {
   return {kind, Message::descriptor(),
           [answer](const Request& request, std::string_view bytes, std::string* frame) {
-            Message message;
+            google::protobuf::ArenaOptions blocks;
+            blocks.max_block_size = kMostBlockBytes;
+            google::protobuf::Arena arena(blocks);  // a message of many inputs has many parts
+            Message& message = *google::protobuf::Arena::CreateMessage<Message>(&arena);
             if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
               return Status(StatusCode::INTERNAL, "the bytes are no " + message.GetTypeName());
             }

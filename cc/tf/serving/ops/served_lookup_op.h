@@ -12,6 +12,7 @@
 #include "serving/table/served_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tf/serving/ops/request_threads.h"
 #include "tf/serving/ops/served_request.h"
 #include "tf/serving/ops/served_tables.h"
 #include "tf/support/batch_input.h"
@@ -59,24 +60,6 @@ class ServedLookupOp : public tensorflow::OpKernel {
                            const std::vector<RowFormat>& formats,
                            const std::shared_ptr<Readers>& readers, LocatedRows* located,
                            Fault* fault) = 0;
-
-  // Requests are computed side by side: handing less than this over to other threads takes more
-  // processor time than it saves a request. Work is left out once the request is over.
-  static ParallelFor RequestThreadsOf(tensorflow::OpKernelContext* context) {
-    constexpr int64_t kLeastNanoseconds = 200'000;
-    ServedRequest* const request = ServedRequest::Current();
-    ParallelFor threads = ThreadsOf(context, kLeastNanoseconds);
-    if (request == nullptr) return threads;
-    return [threads = std::move(threads), request](int64_t count, int64_t cost, const auto& body) {
-      threads(count, cost,
-              [&](int64_t begin, int64_t end) { request->InPieces(begin, end, cost, body); });
-    };
-  }
-  // Whether the work of those threads is whole.
-  static absl::Status CheckRequest() {
-    ServedRequest* const request = ServedRequest::Current();
-    return request == nullptr ? absl::OkStatus() : request->Check();
-  }
 
   // More than any table has, and less than the number that stands for an id outside of its table.
   static constexpr int64_t kMostRows = int64_t{1} << 48;

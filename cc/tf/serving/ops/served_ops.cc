@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/ops/group_attrs.h"
+#include "tf/ops/group_ids.h"
 #include "tf/ops/group_outputs.h"
 
 namespace group_embedding {
@@ -97,6 +98,21 @@ REGISTER_OP("GroupEmbedding>ServedBatch")
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc(R"doc(
 The batch itself, in the place of LocateRows: ServedLookup finds the rows of keys.
+)doc");
+
+REGISTER_OP("GroupEmbedding>ServedIds")
+    .Output("batch: float")
+    .Output("sizes: int64")
+    .GROUP_IDS_ATTRS.Attr("inputs: list(int)")
+    .Attr("signatures: list(string) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(GroupIdsShape)
+    .Doc(R"doc(
+GroupIds of inputs of the request, which lie where its sender has them: the graph passes none.
+
+batch, sizes: as of GroupIds.
+inputs: positions of GroupIds' inputs among those of the request's signature, in the order of names.
+signatures: whose requests have ids at these positions.
 )doc");
 
 REGISTER_OP("GroupEmbedding>ServedLookup")

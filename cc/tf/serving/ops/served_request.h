@@ -8,21 +8,32 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/parallel.h"
 #include "serving/lower/deadline.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tf/serving/ops/first_failure.h"
 
 namespace group_embedding {
+
+// The inputs of a request, all of its signature's in the order of their names. They live as long as
+// the request, and lie where its sender has them: their elements are read by pointer alone.
+struct RequestInputs {
+  const std::string& signature;
+  const std::vector<tensorflow::Tensor>& tensors;
+};
 
 class ServedRequest {
  public:
   // read_deadline: for rows below memory. deadline: for the answer. is_cancelled: whether the
   // sender is gone; one thread at a time calls it.
-  ServedRequest(const Deadline& read_deadline, const Deadline& deadline,
-                std::function<bool()> is_cancelled)
-      : read_deadline(read_deadline),
+  ServedRequest(const RequestInputs& inputs, const Deadline& read_deadline,
+                const Deadline& deadline, std::function<bool()> is_cancelled)
+      : inputs(inputs),
+        read_deadline(read_deadline),
         deadline_(deadline),
         is_cancelled_(std::move(is_cancelled)),
         looked_at_(CoarseNow()) {}
@@ -69,6 +80,7 @@ class ServedRequest {
     for (; begin < end && !IsOver(); begin += piece) body(begin, std::min(end, begin + piece));
   }
 
+  const RequestInputs inputs;
   const Deadline read_deadline;
   FirstFailure failure;  // of an op, for the request's answer
 

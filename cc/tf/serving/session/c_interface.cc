@@ -1,4 +1,5 @@
 // The C interface of served models, between its plain structs and TensorFlow's tensors.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -49,6 +50,38 @@ absl::Status NotNull(const void* pointer, const char* name) {
   return absl::InvalidArgumentError(std::string(name) + ": expected a pointer, got NULL");
 }
 
+// Numbers of somebody else.
+class BorrowedNumbers : public tensorflow::TensorBuffer {
+ public:
+  BorrowedNumbers(const void* data, size_t bytes)
+      : TensorBuffer(const_cast<void*>(data)), bytes_(bytes) {}
+
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(bytes_));
+  }
+
+ private:
+  const size_t bytes_;
+};
+
+// A tensor of numbers where they are, or of a copy where elements of their size cannot be.
+Tensor TensorOf(const GeTensor& given, tensorflow::DataType dtype, const TensorShape& shape) {
+  const auto alignment = static_cast<uintptr_t>(std::min(tensorflow::DataTypeSize(dtype), 8));
+  if (reinterpret_cast<uintptr_t>(given.data) % alignment == 0) {
+    auto* numbers = new BorrowedNumbers(given.data, given.bytes);
+    Tensor tensor(dtype, shape, numbers);
+    numbers->Unref();
+    return tensor;
+  }
+  Tensor tensor(dtype, shape);
+  std::memcpy(tensor.data(), given.data, given.bytes);
+  return tensor;
+}
+
+// Numbers stay where they are given: the tensor lives no longer than they do.
 absl::Status ReadTensor(const GeTensor& given, Tensor* tensor) {
   TF_RETURN_IF_ERROR(NotNull(given.name, "the name of an input"));
   const std::string where = "input '" + std::string(given.name) + "': expected ";
@@ -81,7 +114,7 @@ absl::Status ReadTensor(const GeTensor& given, Tensor* tensor) {
                                       " bytes");
   }
   if (count > 0) TF_RETURN_IF_ERROR(NotNull(given.data, given.name));
-  *tensor = Tensor(dtype, shape);
+  if (is_string || count == 0) *tensor = Tensor(dtype, shape);
   if (is_string) {
     const auto* strings = static_cast<const GeString*>(given.data);
     auto to = tensor->flat<tstring>();
@@ -90,7 +123,7 @@ absl::Status ReadTensor(const GeTensor& given, Tensor* tensor) {
       to(i).assign(strings[i].data == nullptr ? "" : strings[i].data, strings[i].size);
     }
   } else if (count > 0) {
-    std::memcpy(tensor->data(), given.data, given.bytes);
+    *tensor = TensorOf(given, dtype, shape);
   }
   return absl::OkStatus();
 }

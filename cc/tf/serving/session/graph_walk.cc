@@ -16,6 +16,8 @@ bool MakesHandle(const std::string& op) {
   return op == "VarHandleOp" || op == "VariableV2" || op == "EmbeddingTableHandleOp";
 }
 
+bool IsLoop(const NodeDef& node) { return node.op() == "While" || node.op() == "StatelessWhile"; }
+
 std::map<std::string, NodeDef*> ByName(google::protobuf::RepeatedPtrField<NodeDef>* nodes) {
   std::map<std::string, NodeDef*> by_name;
   for (NodeDef& node : *nodes) by_name[node.name()] = &node;
@@ -51,14 +53,23 @@ std::string NodeOf(const std::string& input) {
                       input.find(':') == std::string::npos ? input.npos : input.find(':') - begin);
 }
 
-GraphWalk::GraphWalk(tensorflow::GraphDef* graph) {
+GraphWalk::GraphWalk(tensorflow::GraphDef* graph) : enters_loops_(true) { Start(graph, nullptr); }
+
+GraphWalk::GraphWalk(tensorflow::GraphDef* graph, const std::set<std::string>& placeholders)
+    : enters_loops_(false) {
+  Start(graph, &placeholders);
+}
+
+void GraphWalk::Start(tensorflow::GraphDef* graph, const std::set<std::string>* placeholders) {
   for (auto& function : *graph->mutable_library()->mutable_function()) {
     functions_[function.signature().name()] = {&function, ByName(function.mutable_node_def())};
   }
   Nodes nodes = ByName(graph->mutable_node());
   std::map<std::string, std::string> origins;
   for (const auto& [name, node] : nodes) {
-    if (MakesHandle(PlainName(node->op()))) origins[name] = name;
+    const bool is_origin = placeholders == nullptr ? MakesHandle(PlainName(node->op()))
+                                                   : placeholders->count(name) > 0;
+    if (is_origin) origins[name] = name;
   }
   functions_[""] = {nullptr, std::move(nodes)};
   Visit(functions_[""].nodes, origins, 0);
@@ -85,7 +96,7 @@ std::vector<std::string> GraphWalk::CalledBy(const NodeDef& node, int* first) {
   *first = 0;
   std::vector<std::string> attrs;
   if (op == "PartitionedCall" || op == "StatefulPartitionedCall") attrs = {"f"};
-  if (op == "While" || op == "StatelessWhile") attrs = {"cond", "body"};
+  if (IsLoop(node)) attrs = {"cond", "body"};
   if (op == "If" || op == "StatelessIf") attrs = {"then_branch", "else_branch"}, *first = 1;
   if (op == "Case" || op == "StatelessCase") attrs = {"branches"}, *first = 1;
   std::vector<std::string> called;
@@ -114,7 +125,7 @@ void GraphWalk::Visit(const Nodes& nodes, const std::map<std::string, std::strin
     for (int i = 0; i < node->input_size(); ++i) {
       if (node->input(i).empty() || node->input(i)[0] == '^') break;  // control inputs come last
       passed.push_back(Origin(nodes, origins, node->input(i)));
-      const bool entered = !called.empty() && i >= first;
+      const bool entered = !called.empty() && i >= first && (enters_loops_ || !IsLoop(*node));
       if (!passed.back().empty() && !entered && node->op() != "Identity") {
         uses_[passed.back()].push_back({node, i, &nodes});
       }
@@ -126,11 +137,16 @@ void GraphWalk::Visit(const Nodes& nodes, const std::map<std::string, std::strin
       const auto& signature = found->second.def->signature();
       for (int i = 0; i < signature.input_arg_size(); ++i) {
         const size_t at = static_cast<size_t>(first + i);
-        if (at < passed.size() && !passed[at].empty()) {
+        if (at < passed.size() && !passed[at].empty() && (enters_loops_ || !IsLoop(*node))) {
           arguments[signature.input_arg(i).name()] = passed[at];
         }
       }
       Visit(found->second.nodes, arguments, depth + 1);
+      for (const auto& [name, returned] : found->second.def->ret()) {
+        const std::string origin = Origin(found->second.nodes, arguments, returned);
+        const bool is_use = !enters_loops_ && !origin.empty();  // handles are not returned
+        if (is_use) uses_[origin].push_back({nullptr, 0, &found->second.nodes});
+      }
     }
   }
 }

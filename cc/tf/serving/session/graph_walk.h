@@ -1,8 +1,9 @@
-// GraphWalk: which variables and tables of a graph reach which ops, through functions as well.
+// GraphWalk: which variables and tables of a graph reach which ops, through functions as well; or
+// which of its placeholders.
 #pragma once
 
-#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,17 +28,21 @@ class GraphWalk {
  public:
   // An input of a node, in the graph or in a function, that a node of the graph reaches.
   struct Use {
-    tensorflow::NodeDef* node;
+    tensorflow::NodeDef* node;  // null: a function returns it
     int input;
     // The nodes of the same function, or of the graph, by name.
     const std::map<std::string, tensorflow::NodeDef*>* nodes;
   };
 
   explicit GraphWalk(tensorflow::GraphDef* graph);
+  // From these nodes of the graph, in the place of handles: a loop is a use of what it begins with,
+  // as its next round may have another value.
+  GraphWalk(tensorflow::GraphDef* graph, const std::set<std::string>& placeholders);
 
   // An error sentence if the graph is one that cannot be walked, or "".
   const std::string& error() const { return error_; }
-  // Uses of a variable or table, by the name of the graph's node that makes the handle. A call of a
+  // Uses of a variable or table, by the name of the graph's node that makes the handle, or of a
+  // placeholder. A call of a
   // function that can be entered is not among them, but the uses in the function are.
   const std::vector<Use>& UsesOf(const std::string& node) const;
   // How often a node of a function is reached by calls.
@@ -53,11 +58,13 @@ class GraphWalk {
 
   // origins: per argument, the node of the graph that made what is passed, or "".
   void Visit(const Nodes& nodes, const std::map<std::string, std::string>& origins, int depth);
+  void Start(tensorflow::GraphDef* graph, const std::set<std::string>* placeholders);
   // The functions that a node calls, and which of its inputs is their first argument.
   static std::vector<std::string> CalledBy(const tensorflow::NodeDef& node, int* first);
   std::string Origin(const Nodes& nodes, const std::map<std::string, std::string>& origins,
                      const std::string& input) const;
 
+  const bool enters_loops_;
   std::map<std::string, Function> functions_;
   std::map<std::string, std::vector<Use>> uses_;
   std::map<const tensorflow::NodeDef*, int> visits_;

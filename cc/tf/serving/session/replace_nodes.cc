@@ -63,7 +63,7 @@ void NodeReplacer::Replace(NodeDef* node) const {
     StayOnHost(node);
   } else if (op == "PrefetchRows" || op == "BringRows") {  // the older name
     PassBatch(node);
-  } else if (op == "GroupIds" || op == "CheckIds") {
+  } else if (op == "GroupIds" || op == "ServedIds" || op == "CheckIds") {
     StayOnHost(node);
   } else if (op == "GroupLookup") {
     SetOp(node, "ServedLookup");

@@ -1,12 +1,12 @@
 #include "tf/serving/session/rewrite_graph.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tf/serving/session/graph_walk.h"
 #include "tf/serving/session/replace_nodes.h"
+#include "tf/serving/session/request_ids.h"
 #include "tf/serving/session/restored_variables.h"
 
 namespace group_embedding {
@@ -98,8 +98,9 @@ bool IsTableByRowNumber(const GraphWalk& walk, const NodeDef& variable,
 absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           const std::function<tensorflow::DataType(const std::string& key)>& stored,
                           MetaGraphDef* meta, std::vector<ServedVariable>* variables,
-                          std::vector<StateNodes>* others) {
+                          std::vector<StateNodes>* others, std::set<std::string>* unread) {
   Prune(meta);
+  *unread = ReadIdsFromRequests(meta);
   GraphDef* graph = meta->mutable_graph_def();
   const GraphWalk walk(graph);
   if (!walk.error().empty()) return absl::InvalidArgumentError("saved_model.pb: " + walk.error());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,10 @@ struct ServedVariable {
 // belong to the process, too.
 // others: the state that no delta changes: hash tables, and variables that are no whole tensor of
 // the checkpoint.
+// unread: inputs of signatures that need not be fed: see ReadIdsFromRequests.
 absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           const std::function<tensorflow::DataType(const std::string& key)>& stored,
                           tensorflow::MetaGraphDef* meta, std::vector<ServedVariable>* variables,
-                          std::vector<StateNodes>* others);
+                          std::vector<StateNodes>* others, std::set<std::string>* unread);
 
 }  // namespace group_embedding

@@ -93,8 +93,10 @@ absl::Status ServedModel::Load() {
   for (int slot = 0; slot < kNumSlots; ++slot) {
     MetaGraphDef rewritten = meta;
     std::vector<ServedVariable> variables;
-    TF_RETURN_IF_ERROR(
-        RewriteGraph(number_, slot, options_.gpu >= 0, stored, &rewritten, &variables, &others_));
+    std::set<std::string> unread;
+    TF_RETURN_IF_ERROR(RewriteGraph(number_, slot, options_.gpu >= 0, stored, &rewritten,
+                                    &variables, &others_, &unread));
+    for (auto& [name, signature] : signatures_) signature.LeaveOut(unread);
     for (ServedVariable& variable : variables) variables_[variable.key] = variable;
     TF_RETURN_IF_ERROR(MakeSession(slot, rewritten));
     slots_[slot].version = base_;
@@ -233,19 +235,19 @@ absl::Status ServedModel::Predict(const std::string& signature, const NamedTenso
     for (const auto& [other, def] : signatures_) known += (known.empty() ? "" : ", ") + other;
     return absl::NotFoundError("expected one of the signatures " + known + ", got '" + name + "'");
   }
-  std::vector<Tensor> fed, fetched;
+  std::vector<Tensor> ordered, fetched;
   std::vector<std::string> fetches;
-  TF_RETURN_IF_ERROR(found->second.Order(inputs, &fed));
+  TF_RETURN_IF_ERROR(found->second.Order(inputs, &ordered));
   TF_RETURN_IF_ERROR(found->second.Find(&outputs, &fetches));
   const TwoSlots::Pin pin(&requests_);
   const Slot& slot = slots_[pin.slot()];
   answer->version = slot.version.number;
   Deadline read_deadline = deadline;
   if (options_.tiers.timeout) read_deadline.Shorten(*options_.tiers.timeout);
-  ServedRequest request(read_deadline, deadline, std::move(is_cancelled));
+  ServedRequest request({name, ordered}, read_deadline, deadline, std::move(is_cancelled));
   TF_RETURN_IF_ERROR(request.CheckNow());
-  const absl::Status called =
-      slot.session->Call(found->second.feeds(), fetches, {}, fed, &fetched, &request);
+  const absl::Status called = slot.session->Call(found->second.feeds(), fetches, {},
+                                                 found->second.Feed(ordered), &fetched, &request);
   if (!called.ok()) return request.failure.Explain(called);
   for (size_t i = 0; i < fetched.size(); ++i) answer->outputs.emplace_back(outputs[i], fetched[i]);
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "serving/session/options.h"
+#include "tensorflow/core/framework/tensor_util.h"
 
 namespace group_embedding {
 namespace {
@@ -38,8 +39,30 @@ Signature::Signature(std::string name, const tensorflow::SignatureDef& def,
   read(def.outputs(), &outputs_);
   for (auto& [key, info] : inputs_) {
     info.position = feeds_.size();
+    fed_.push_back(info.position);
     feeds_.push_back(info.tensor);
   }
+}
+
+void Signature::LeaveOut(const std::set<std::string>& unread) {
+  feeds_.clear();
+  fed_.clear();
+  for (const auto& [key, info] : inputs_) {
+    if (unread.count(info.tensor) > 0) continue;
+    fed_.push_back(info.position);
+    feeds_.push_back(info.tensor);
+  }
+}
+
+std::vector<Tensor> Signature::Feed(const std::vector<Tensor>& ordered) const {
+  std::vector<Tensor> fed;
+  fed.reserve(fed_.size());
+  for (const size_t position : fed_) {
+    const Tensor& tensor = ordered[position];
+    const bool is_own = tensor.dtype() == tensorflow::DT_STRING;
+    fed.push_back(is_own ? tensor : tensorflow::tensor::DeepCopy(tensor));
+  }
+  return fed;
 }
 
 absl::Status Signature::CheckInput(const std::string& key, const Info& info,
@@ -56,9 +79,9 @@ absl::Status Signature::CheckInput(const std::string& key, const Info& info,
   return absl::OkStatus();
 }
 
-absl::Status Signature::Order(const NamedTensors& inputs, std::vector<Tensor>* fed) const {
-  std::vector<bool> given(feeds_.size());
-  fed->resize(feeds_.size());
+absl::Status Signature::Order(const NamedTensors& inputs, std::vector<Tensor>* ordered) const {
+  std::vector<bool> given(inputs_.size());
+  ordered->resize(inputs_.size());
   for (const auto& [key, tensor] : inputs) {
     const auto found = inputs_.find(key);
     if (found == inputs_.end()) {
@@ -72,7 +95,7 @@ absl::Status Signature::Order(const NamedTensors& inputs, std::vector<Tensor>* f
     }
     TF_RETURN_IF_ERROR(CheckInput(key, info, tensor));
     given[info.position] = true;
-    (*fed)[info.position] = tensor;
+    (*ordered)[info.position] = tensor;
   }
   for (const auto& [key, info] : inputs_) {
     if (given[info.position]) continue;

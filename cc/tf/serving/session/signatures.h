@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,13 @@ class Signature {
   Signature(std::string name, const tensorflow::SignatureDef& def,
             std::map<std::string, InputPart> parts);
 
-  // Orders the tensors of a request as `feeds` are. Names, dtypes and shapes are checked.
-  absl::Status Order(const NamedTensors& inputs, std::vector<tensorflow::Tensor>* fed) const;
+  // Orders the tensors of a request by their names. Names, dtypes and shapes are checked.
+  absl::Status Order(const NamedTensors& inputs, std::vector<tensorflow::Tensor>* ordered) const;
+  // The graph's tensors that sessions need not be fed.
+  void LeaveOut(const std::set<std::string>& unread);
+  // Those that they are, in the order of `feeds`, out of ordered ones: copies, as TensorFlow's ops
+  // want memory of their own alignment, and an answer may outlive what the request points to.
+  std::vector<tensorflow::Tensor> Feed(const std::vector<tensorflow::Tensor>& ordered) const;
   // The graph's tensors of these outputs; none: of all, and `outputs` is their names then.
   absl::Status Find(std::vector<std::string>* outputs, std::vector<std::string>* fetches) const;
   const std::vector<std::string>& feeds() const { return feeds_; }
@@ -45,6 +51,7 @@ class Signature {
   std::map<std::string, Info> inputs_, outputs_;
   std::map<std::string, InputPart> parts_;  // by input
   std::vector<std::string> feeds_;          // the graph's tensors, in the order of keys
+  std::vector<size_t> fed_;                 // positions of theirs
 };
 
 // The signatures that a request may name.
