@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.cases.source_files import NATIVE, ROOT, native_files
+from support.cases.source_files import NATIVE, PACKAGE, ROOT, native_files
 
 PROSE = [
     *ROOT.glob("*.md"),
@@ -59,6 +59,22 @@ def test_every_stem_of_the_native_library_is_on_a_map():
         stems = {f.stem for f in native_files(folder.relative_to(NATIVE)) if f.parent == folder}
         missing += [f"{folder.relative_to(ROOT)}/{stem}" for stem in sorted(stems - named)]
     assert missing == []
+
+
+def test_every_module_of_the_package_is_on_a_map():
+    """A module is named by the README of its folder, or by one above it; a README is short."""
+    missing, long = [], []
+    for folder in sorted({f.parent for f in PACKAGE.rglob("*.py")} - {PACKAGE}):
+        above = [folder, *folder.parents]
+        maps = [f / "README.md" for f in above[: above.index(PACKAGE) + 1]]
+        named = set(re.findall(r"\w+", "".join(m.read_text() for m in maps if m.exists())))
+        modules = {f.stem for f in folder.glob("*.py")} - {"__init__", "__main__"}
+        missing += [f"{folder.relative_to(ROOT)}/{name}" for name in sorted(modules - named)]
+        page = folder / "README.md"
+        if page.exists() and folder.name != "checkpoint" and len(page.read_text().split("\n")) > 26:
+            long.append(str(page))
+    assert missing == []
+    assert long == []
 
 
 def test_every_folder_of_the_native_library_has_a_short_readme():
