@@ -110,8 +110,8 @@ def compare(tf, libraries, num_keys, dim, batch):
 
 
 def resident_bytes():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def grow(num_keys, batch, admission="all"):

@@ -1,5 +1,6 @@
 // Prefetch: asks for a cache line. The compiler takes a function that does nothing but
-// __builtin_prefetch for one without an effect, and drops calls of it that it has not inlined early.
+// __builtin_prefetch for one without an effect, and drops calls of it that it has not inlined
+// early.
 #pragma once
 
 namespace group_embedding {

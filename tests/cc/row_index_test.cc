@@ -1,5 +1,7 @@
 // What a table in host memory keeps of a key beside its row: the index, and counts, versions and
 // clocks in 16 bytes.
+#include "table/host/row_index.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -10,7 +12,6 @@
 #include "table/host/host_shards.h"
 #include "table/host/host_table.h"
 #include "table/host/row_clocks.h"
-#include "table/host/row_index.h"
 #include "table/host/row_infos.h"
 
 namespace group_embedding {
@@ -131,7 +132,7 @@ TEST(AClockOfAFormerBatchIsKept) {
     CHECK_EQ(clocks.ClockOf(clocks.CodeOf(clock)), clock);
   }
   CHECK_EQ(clocks.ClockOf(clocks.CodeOf(69999)), 69999);
-  CHECK_EQ(clocks.ClockOf(clocks.CodeOf(5)), 69999);      // before the mark, as it was
+  CHECK_EQ(clocks.ClockOf(clocks.CodeOf(5)), 69999);              // before the mark, as it was
   CHECK_EQ(clocks.ClockOf(clocks.CodeOf(70000)) >= 70000, true);  // and not before it
 }
 
@@ -142,8 +143,8 @@ TEST(LargeCountsAndVersionsAreExact) {
   CHECK_OK(infos.Grow(kRows));
   infos.BeginBatch(kRows);
   const std::vector<int64_t> counts = {0, 1, 65534, 65535, 65536, kMaxCount};
-  const std::vector<int64_t> versions = {-1, 0, 4294967293, 4294967294, 4294967295,
-                                         1764000000000000, INT64_MAX};
+  const std::vector<int64_t> versions = {
+      -1, 0, 4294967293, 4294967294, 4294967295, 1764000000000000, INT64_MAX};
 
   for (int turn = 0; turn < 3; ++turn) {
     for (int64_t row = 1; row < kRows; ++row) {

@@ -18,7 +18,8 @@ from support import core
 admission, stages, keys_a_stage = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 filter = {} if admission == "all" else {"admission": admission, "min_count": 2}
 table = core.HostTable(dim=8, distribution="uniform", a=-0.1, b=0.1, **filter)
-keys = (np.arange(stages * keys_a_stage, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
+numbers = np.arange(stages * keys_a_stage, dtype=np.uint64)
+keys = (numbers * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
 for stage in range(stages + 1):
     print(table.num_keys, table.memory_bytes, flush=True)
     sys.stdin.readline()

@@ -24,8 +24,7 @@ void HostShards::CountCounted() {
       use.counted_of_share[0] += shard.num_counted();
       continue;
     }
-    shard.ForEachCount(
-        [&](int64_t key, int64_t) { ++use.counted_of_share[budget.ShareOf(key)]; });
+    shard.ForEachCount([&](int64_t key, int64_t) { ++use.counted_of_share[budget.ShareOf(key)]; });
   }
 }
 

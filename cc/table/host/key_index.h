@@ -84,9 +84,7 @@ class KeyIndex {
   IndexPart* PartOf(uint64_t hash) const { return part_of_[PlaceOf(hash)]; }
   const IndexEntries& EntriesOf(uint64_t hash) const { return entries_of_[PlaceOf(hash)]; }
 
-  uint64_t NumPlaces(const IndexPart& part) const {
-    return uint64_t{1} << (depth_ - part.depth());
-  }
+  uint64_t NumPlaces(const IndexPart& part) const { return uint64_t{1} << (depth_ - part.depth()); }
 
   // Grows or splits the part of a key.
   void MakeSpace(uint64_t hash, HashOfKey hash_of) {

@@ -93,7 +93,7 @@ class RowClocks {
     while (i > begin) frozen_[--i].store(-1, std::memory_order_relaxed);
   }
 
-  // That of the first frozen clock from `clock` on.
+  // The code of the first frozen clock from `clock` on.
   uint16_t FrozenCode(int64_t clock) const {
     int i = kFrozenOfPass * pass_;
     while (frozen_[i].load(std::memory_order_relaxed) < clock) ++i;

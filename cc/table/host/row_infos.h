@@ -27,7 +27,7 @@ class RowInfos {
   RowInfos(PackedInfo* infos, int64_t max_rows) : infos_(infos), max_rows_(max_rows) {}
 
   const PackedInfo* data() const { return infos_; }
-  // Of a row, with what is kept elsewhere of all rows.
+  // The bytes of a row, with those that are kept elsewhere of all rows.
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(PackedInfo)) + (wide_versions_ == nullptr ? 0 : 8);
   }
@@ -36,7 +36,7 @@ class RowInfos {
 
   int64_t KeyOf(int64_t row) const { return infos_[row].key; }
   bool IsKeys(int64_t row) const { return ClockCode(row) != PackedInfo::kNoKey; }
-  // Of a key's row.
+  // For the row of a key.
   int64_t CountOf(int64_t row) const {
     const uint16_t count = infos_[row].count;
     return count == PackedInfo::kWideCount ? WideCountOf(row) : count;

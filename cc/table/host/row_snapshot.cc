@@ -98,8 +98,8 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
 
 bool RowSnapshot::Evict(int64_t row) {
   if (!evicts() || !store_.IsKeys(row)) return false;
-  if (!IsToEvict(store_.options(), eviction_, step_, store_.infos().VersionOf(row),
-                 store_.Row(row), store_.MinuteOf(row))) {
+  if (!IsToEvict(store_.options(), eviction_, step_, store_.infos().VersionOf(row), store_.Row(row),
+                 store_.MinuteOf(row))) {
     return false;
   }
   std::lock_guard<std::mutex> lock(evicted_mutex_);

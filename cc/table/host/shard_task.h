@@ -244,9 +244,7 @@ class ShardTask {
   template <typename Without, typename With>
   void FindAllButEvicted(const Without& without, const With& with) {
     std::vector<Occurrence> all;
-    FindInIndex(without, [&](const Occurrence& seen) {
-      all.push_back(seen);
-    });
+    FindInIndex(without, [&](const Occurrence& seen) { all.push_back(seen); });
     for (const Occurrence& seen : all) {
       if (!snapshot_->IsEvicted(seen.row())) {
         with(seen);
