@@ -95,10 +95,19 @@ def _served(calls):
         "ServedBatch": ([tf.zeros([4])], []),
     }
     lookups = [call for call in calls if call.op == "GroupEmbedding>GroupLookup"]
+    grouped = [call for call in calls if call.op == "GroupEmbedding>GroupIds"]
     return [
+        *(_of_a_request(call) for call in grouped),
         *(call._replace(op="GroupEmbedding>ServedLookup") for call in lookups),
         *(Call(f"GroupEmbedding>{op}", *given) for op, given in made.items()),
     ]
+
+
+def _of_a_request(call):
+    """The same ids, as inputs of a request, of which there is none."""
+    places = ("inputs", list(range(len(call.inputs))))
+    attrs = [*call.attrs, places, ("signatures", [b"serving_default"])]
+    return Call("GroupEmbedding>ServedIds", [], attrs)
 
 
 def _plain(name, value):
