@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -83,7 +84,10 @@ struct TableKeys {
   int64_t NumIds() const {
     int64_t total = 0;
     for (const KeyChunk& chunk : chunks) {
-      for (int64_t i = 0; i < chunk.keys.num_keys(); ++i) total += chunk.TimesOf(i);
+      const int64_t num_keys = chunk.keys.num_keys();
+      total += chunk.times == nullptr
+                   ? num_keys
+                   : std::accumulate(chunk.times, chunk.times + num_keys, int64_t{0});
     }
     return total;
   }
