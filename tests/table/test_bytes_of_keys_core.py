@@ -1,4 +1,4 @@
-"""What the keys of a table in host memory take beside their rows, seen from outside the process."""
+"""Bytes of the keys of a table in host memory beside their rows, seen from outside the process."""
 
 import os
 import signal

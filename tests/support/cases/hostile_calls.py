@@ -104,7 +104,7 @@ def _served(calls):
 
 
 def _of_a_request(call):
-    """The same ids, as inputs of a request, of which there is none."""
+    """Ids as inputs of a request, of which there is none."""
     places = ("inputs", list(range(len(call.inputs))))
     attrs = [*call.attrs, places, ("signatures", [b"serving_default"])]
     return Call("GroupEmbedding>ServedIds", [], attrs)
