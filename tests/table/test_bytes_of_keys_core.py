@@ -1,4 +1,4 @@
-"""What the keys of a table in host memory take beside their rows, seen from outside the process."""
+"""The memory of keys in a table in host memory, beside rows, seen from outside the process."""
 
 import os
 import signal

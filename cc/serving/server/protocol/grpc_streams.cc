@@ -9,7 +9,7 @@ namespace group_embedding::server {
 namespace {
 
 constexpr size_t kMostPathBytes = 200;
-constexpr size_t kMostRoom = 64;  // times what has come of a message
+constexpr size_t kMostReserved = 64;  // times what has come of a message
 constexpr char kType[] = "application/grpc", kEncodings[] = "identity,deflate,gzip";
 
 nghttp2_nv Field(std::string_view name, std::string_view value) {
@@ -95,9 +95,9 @@ void GrpcSession::OnData(Stream& stream, std::string_view bytes) {
   if (length && stream.body.size() > kGrpcFrameBytes + *length) {
     return SubmitError(stream, Status(StatusCode::UNIMPLEMENTED, "expected one message"));
   }
-  // Room for the rest, so that it is not copied as the body grows; no head alone gets much of it.
+  // Memory for the rest, so that it is not copied as the body grows; no head alone gets much of it.
   if (length && stream.body.size() == bytes.size()) {
-    stream.body.reserve(std::min(kGrpcFrameBytes + *length, kMostRoom * bytes.size()));
+    stream.body.reserve(std::min(kGrpcFrameBytes + *length, kMostReserved * bytes.size()));
   }
 }
 
