@@ -5,7 +5,8 @@
 
 gpus: a process for each GPU of a host, the core alone. cpus: processes that share a CPU. hosts:
 ranks on several hosts, by the delay of the link between them. ahead: their steps while the next
-batch's rows come. overlap: rows that the ranks of a host request of others alike. PART --help has more.
+batch's rows come. overlap: rows that the ranks of a host request of others alike. PART --help has
+more.
 """
 
 import os
