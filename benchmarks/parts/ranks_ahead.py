@@ -12,8 +12,9 @@ crosses the link twice. `in_turn` fetches ids and rows in the step; `ids_ahead` 
 ids go ahead; `ahead` rows, too. The four take blocks of calls in turn in one job; milliseconds are
 rank 0's, the medians of the calls and their tenth percentiles (`best`).
 
-    python benchmarks/bench_ranks.py ahead [--delays 1 5 20] [--dense 20] [--on device host]
-                                           [--alphas 0 1.05] [--steps-per-call 1 6] [--rounds 6]
+    python benchmarks/bench_ranks.py ahead [--delays 1 5 20] [--rates 0 1000] [--dense 20]
+                                           [--on device host] [--alphas 0 1.05]
+                                           [--steps-per-call 1 6] [--rounds 6]
 """
 
 import itertools
@@ -169,13 +170,13 @@ def train(milliseconds, on, alpha, steps_per_call, num_rounds):
     return found
 
 
-def measure(bed, starter, folder, options, on, alpha, steps_per_call, delay):
-    bed.set_link("a", "b", delay=delay)
-    name = f"{on}_{alpha:g}_{steps_per_call}_{delay:g}"
+def measure(bed, starter, folder, options, on, alpha, steps_per_call, delay, rate):
+    bed.set_link("a", "b", delay=delay, rate=rate)
+    name = f"{on}_{alpha:g}_{steps_per_call}_{delay:g}_{rate:g}"
     given = options.dense, on, alpha, steps_per_call, options.rounds
     job = Job(bed, starter, "ab", folder / name, train, given, TIMEOUT)
     found = job.results()[0]
-    row = {"on": on, "alpha": alpha, "steps": steps_per_call, "delay_ms": delay}
+    row = {"on": on, "alpha": alpha, "steps": steps_per_call, "delay_ms": delay, "mbit": rate}
     row.update({f"{kind}_ms": float(np.median(found[kind])) for kind in KINDS})
     row.update({f"{kind}_best": float(np.quantile(found[kind], 0.1)) for kind in KINDS})
     row["ratio_in_turn"] = row["in_turn_ms"] / row["dense_ms"]
@@ -194,6 +195,7 @@ def plot(path, about, rows):
         axis.bar(places, [row[f"{kind}_ms"] for row in rows], width, label=kind.replace("_", " "))
     labels = [
         f"{row['on']}\nalpha {row['alpha']:g}\n{row['steps']} a call\n{row['delay_ms']:g} ms"
+        f"\n{row['mbit']:g} Mbit/s"
         for row in rows
     ]
     axis.set_xticks(np.arange(len(rows)) + 1.5 * width, labels, fontsize=7)
@@ -207,6 +209,9 @@ def plot(path, about, rows):
 
 def add_options(parser):
     parser.add_argument("--delays", type=float, nargs="+", default=[5])
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[0, 1000], help="Mbit/s of the link; 0: unlimited"
+    )
     parser.add_argument("--dense", type=float, default=20, help="milliseconds of the dense part")
     parser.add_argument("--on", nargs="+", choices=["device", "host"], default=["device", "host"])
     parser.add_argument("--alphas", type=float, nargs="+", default=[0.0, 1.05])
@@ -226,7 +231,7 @@ def run(options):
         with Bed(folder / "bed", folder / "link", 2) as bed:
             bed.set_congestion_control(options.congestion_control)
             choices = options.on, options.alphas, options.steps_per_call, options.delays
-            for choice in itertools.product(*choices):
+            for choice in itertools.product(*choices, options.rates):
                 rows.append(measure(bed, starter, folder, options, *choice))
     starter.close()
     return machine(), rows
