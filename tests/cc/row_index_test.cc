@@ -66,6 +66,54 @@ TEST(AnIndexGrowsAndSplitsAndLosesNoKey) { CheckAgainstMap(Hash, 600000); }
 
 TEST(AnIndexWithLongSearchesLosesNoKey) { CheckAgainstMap(CrowdedHash, 3000); }
 
+// Keys of two buckets by turns.
+uint64_t AlternateHash(int64_t key) {
+  return (MixBits(key) & 0xffff) | (key % 2 == 0 ? 0 : 0x80000000);
+}
+
+TEST(ASearchEndsWhereKeysThatCameAndWentHavePassedAllBuckets) {
+  // Given two buckets: the first is full, and a key of it is in the second
+  std::vector<PackedInfo> infos(100);
+  RowIndex index(infos.data(), AlternateHash);
+  const auto insert = [&](int64_t key) {
+    infos[key].key = key;
+    index.Insert(key, AlternateHash(key));
+  };
+  for (int64_t key = 2; key <= 32; key += 2) insert(key);
+
+  // When some keys of the first go, and the second is filled, so that a key of it is in the first
+  for (int64_t key = 2; key <= 10; key += 2) index.Erase(key, AlternateHash(key));
+  for (int64_t key = 1; key <= 29; key += 2) insert(key);
+
+  // Then other keys are looked for once around
+  CHECK_EQ(index.capacity(), 2 * IndexBucket::kSlots);
+  for (int64_t key = 40; key < 100; ++key) CHECK_EQ(index.Find(key, AlternateHash(key)), kNoRow);
+  for (int64_t key = 1; key <= 29; key += 2) CHECK_EQ(index.Find(key, AlternateHash(key)), key);
+}
+
+TEST(SmallIndexesWhoseKeysComeAndGoLoseNoKey) {
+  for (int num_keys = 10; num_keys < 120; num_keys += 5) {
+    std::mt19937_64 random(num_keys);
+    std::vector<PackedInfo> infos(1000);
+    RowIndex index(infos.data(), Hash);
+    std::vector<int64_t> keys;
+    for (int i = 0; i < 20000; ++i) {
+      const int64_t key = static_cast<int64_t>(1 + random() % 999);
+      const auto at = std::find(keys.begin(), keys.end(), key);
+      CHECK_EQ(index.Find(key, Hash(key)), at == keys.end() ? kNoRow : key);
+      if (at != keys.end() || static_cast<int>(keys.size()) >= num_keys) {
+        const auto leaves = at != keys.end() ? at : keys.begin() + random() % keys.size();
+        index.Erase(*leaves, Hash(*leaves));
+        keys.erase(leaves);
+      } else {
+        infos[key].key = key;
+        index.Insert(key, Hash(key));
+        keys.push_back(key);
+      }
+    }
+  }
+}
+
 TEST(ShardsGetUpToTwiceAsManyKeysAsOthersAndHalvesOfThemTheSame) {
   constexpr int64_t kKeys = 1 << 20;
   std::vector<int64_t> num_keys(HostShards::kNumShards);

@@ -37,14 +37,18 @@ struct IndexBuckets {
 
   // The key's row, or 0.
   int64_t Find(int64_t key, uint64_t hash, const PackedInfo* infos) const {
-    for (uint32_t at = HomeOf(hash);; at = (at + 1) & mask) {
+    const uint32_t home = HomeOf(hash);
+    uint32_t at = home;
+    do {
       const IndexBucket& bucket = buckets[at];
       for (uint32_t found = bucket.Find(layout, hash); found != 0; found &= found - 1) {
         const int64_t row = RowAt(bucket, found);
         if (infos[row].key == key) return row;
       }
       if (bucket.num_passed == 0) return 0;
-    }
+      at = (at + 1) & mask;
+    } while (at != home);  // keys that came and went may have passed every bucket
+    return 0;
   }
 
  private:
