@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import tensorflow as tf
+
 _tables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -14,5 +16,7 @@ def remember(table: Any) -> None:
 
 
 def live_tables() -> list[Any]:
-    """The EmbeddingVariables that live, in the order in which they were made."""
-    return list(_tables.values())
+    """The EmbeddingVariables that live, but for those of a graph of TensorFlow 1, in the order in
+    which they were made."""
+    eager = tf.__internal__.EagerTensor
+    return [table for table in _tables.values() if isinstance(table.table_handle, eager)]

@@ -141,6 +141,8 @@ def test_all_tables_of_the_process_a_model_and_a_layer():
     model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
     one, two = ge.keyed_table("same", 2), ge.keyed_table("same", 2)
     two.insert([1], tf.ones([1, 2]))
+    with tf.Graph().as_default():
+        of_a_graph = ge.keyed_table("of_a_graph", 2)
 
     of_all = ge.statistics()
 
@@ -149,6 +151,7 @@ def test_all_tables_of_the_process_a_model_and_a_layer():
     assert set(ge.statistics(model).tables) == {name} <= set(of_all.tables)
     both = ge.statistics([one, two]).tables
     assert {name: found.keys for name, found in both.items()} == {"same": 0, "same#2": 1}
+    assert of_a_graph.name.partition(":")[0] not in of_all.tables
     del two
     assert of_all.rank == 0 and of_all.exchange is None
 
