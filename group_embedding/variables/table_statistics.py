@@ -118,7 +118,8 @@ def statistics(of: Any = None) -> Statistics:
     Training of a table waits while it is read: about a millisecond.
 
     Args:
-        of: a layer, a model, or a list of EmbeddingVariables; None: all of the process but those of graphs.
+        of: a layer, a model, or a list of EmbeddingVariables; None: all of the process, but
+            those of graphs.
 
     Returns:
         Statistics.
