@@ -254,7 +254,7 @@ class Program(Pair):
     """Anything that may happen to a table, drawn at random."""
 
     def __init__(self, storage, seed, folder, **budget):
-        super().__init__(storage, rows_in_memory=48, **budget)
+        super().__init__(storage, rows_in_memory=54, **budget)  # 40 with the slots of a budget
         self.random, self.folder = np.random.default_rng(seed), folder
         self.next_new, self.saved = 10**6, None
 
