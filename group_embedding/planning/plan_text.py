@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from group_embedding.variables.statistics_text import aligned, bytes_as_text
+
 _COLORS = {"hbm": "#e2703a", "dram": "#3b7dd8", "disk": "#9aa5b1"}
 
 
@@ -15,14 +17,14 @@ def as_table(plan) -> str:
                 table.name,
                 f"{table.keys:,}",
                 f"{table.bytes_of_key:.0f}",
-                _bytes(sum(totals)),
-                _bytes(max(totals)),
+                bytes_as_text(sum(totals)),
+                bytes_as_text(max(totals)),
                 ", ".join(f"{tier} {share:.1%}" for tier, share in table.hit_rates.items()),
             ]
         )
     largest = max(plan.bytes_by_rank, key=lambda tiers: sum(tiers.values()))
-    text = _aligned(lines) + "\n\nlargest rank: "
-    text += ", ".join(f"{tier} {_bytes(size)}" for tier, size in largest.items())
+    text = aligned(lines) + "\n\nlargest rank: "
+    text += ", ".join(f"{tier} {bytes_as_text(size)}" for tier, size in largest.items())
     if plan.step is not None:
         parts = ", ".join(f"{name} {ms:.2f}" for name, ms in plan.step.parts.items() if ms)
         text += f"\nstep of the tables: {plan.step.total:.2f} ms ({parts})"
@@ -65,17 +67,3 @@ def draw(plan, path: str) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-
-
-def _aligned(lines):
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
-    )
-
-
-def _bytes(size):
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size:.0f} B"

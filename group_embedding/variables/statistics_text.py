@@ -64,13 +64,13 @@ def as_scalars(statistics, before=None) -> dict[str, float]:
 def as_table(statistics) -> str:
     """Lines of aligned columns: one for each table, and one for each rank that bytes went to."""
     lines = [_HEADER] + [_cells_of(table) for table in statistics.tables.values()]
-    text = _aligned(lines)
+    text = aligned(lines)
     if statistics.exchange is not None:
         sent = zip(statistics.exchange.hosts, statistics.exchange.sent_bytes)
         lines = [["to rank", "host", "sent"]]
-        lines += [[str(n), host, _bytes(size)] for n, (host, size) in enumerate(sent)]
+        lines += [[str(n), host, bytes_as_text(size)] for n, (host, size) in enumerate(sent)]
         waited = f"calls waited {statistics.exchange.wait_seconds:.3f} s for other ranks"
-        text += f"\n\nrank {statistics.rank}\n{_aligned(lines)}\n{waited}"
+        text += f"\n\nrank {statistics.rank}\n{aligned(lines)}\n{waited}"
     return text
 
 
@@ -133,7 +133,7 @@ def _cells_of(table):
         table.name,
         f"{table.keys:,}",
         f"{table.max_keys:,}" if table.max_keys else "",
-        " ".join(f"{tier} {_bytes(size)}" for tier, size in table.bytes_by_tier.items()),
+        " ".join(f"{tier} {bytes_as_text(size)}" for tier, size in table.bytes_by_tier.items()),
     ]
     evicted = " ".join(f"{policy} {count:,}" for policy, count in table.evicted.items())
     if not table.is_counted:
@@ -151,18 +151,20 @@ def _cells_of(table):
     ]
 
 
-def _aligned(lines):
+def aligned(lines: list[list[str]]) -> str:
+    """Lines of cells as text, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
     )
 
 
-def _bytes(size):
+def bytes_as_text(size: float) -> str:
+    """Bytes with a unit, such as "1.5 GB"."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
-    return f"{size} B"
+    return f"{size:.0f} B"
 
 
 def _escaped(text):
