@@ -2,6 +2,7 @@
 skipped."""
 
 import contextlib
+import faulthandler
 import fcntl
 import importlib.metadata
 import importlib.util
@@ -32,6 +33,7 @@ from support.session.leftovers import Leftovers
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 LEFTOVERS = pytest.StashKey()
+STDERR = pytest.StashKey()  # a descriptor of the process's own, which no test captures
 
 # The same examples on every run; GROUP_EMBEDDING_TEST_SEED draws others. No deadline: the first
 # example pays for tracing.
@@ -82,6 +84,14 @@ def pytest_addoption(parser):
         metavar="SECONDS",
         help="a file that takes longer fails the run",
     )
+    parser.addoption(
+        "--test-limit",
+        type=float,
+        default=600,
+        metavar="SECONDS",
+        help="a test that takes longer, but for soak tests, is taken for one that hangs: its process "
+        "prints the stack of each thread and ends",
+    )
 
 
 def pytest_report_header(config):
@@ -98,6 +108,7 @@ def pytest_configure(config):
         and config.getoption("hypothesisseed", None) is None
     ):
         config.option.hypothesisseed = str(SEED)
+    config.stash[STDERR] = os.dup(2)
     if not hasattr(config, "workerinput"):  # the process that starts the others
         config.pluginmanager.register(
             Durations(config.rootpath / config.option.durations_file, config.option.file_budget)
@@ -139,6 +150,17 @@ def pytest_runtest_setup(item):
     send_budget(item)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    if not item.get_closest_marker("soak"):
+        seconds, stderr = item.config.option.test_limit, item.config.stash[STDERR]
+        faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def _why_no_gpu():
     import tensorflow as tf
 
@@ -169,7 +191,10 @@ def turn(request, tmp_path_factory):
 def _locked(path, how):
     with open(path, "a") as file:
         fcntl.flock(file, how)
-        yield
+        try:
+            yield
+        finally:  # a process that the test has forked, and left behind, would hold it on
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @pytest.fixture(autouse=True)

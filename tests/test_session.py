@@ -5,6 +5,7 @@ file over its budget and what a test leaves behind fail the run, and changed fil
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,30 @@ def test_server():
     )
     server.stdout.readline()
     tempfile.mkdtemp(prefix="rows_")
+"""
+
+HANGS = """
+import threading
+
+def test_before():
+    pass
+
+def test_that_waits():
+    threading.Event().wait()
+"""
+
+FORKS = """
+import os, time
+import pytest
+
+def test_that_forks():
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+
+@pytest.mark.timed
+def test_timed():
+    pass
 """
 
 
@@ -119,6 +144,32 @@ def test_what_a_test_leaves_behind_fails_the_run(tmp_path):
     assert "/rows_" in done.stdout
     pid = int(process.split("process ")[1].split(",")[0])
     assert not Path(f"/proc/{pid}/fd").exists() or not os.listdir(f"/proc/{pid}/fd")
+
+
+def test_a_test_that_hangs_is_named_and_ends_the_run(tmp_path):
+    # Given a test that never ends
+    pytest.importorskip("xdist", reason="pytest-xdist, of requirements/dev.txt, is not installed")
+
+    # When it runs for longer than the limit of a test
+    arguments = ("-n", "1", "--max-worker-restart", "0", "--test-limit", "2")
+    done = run(tmp_path, {"test_hangs.py": HANGS}, *arguments)
+
+    # Then the run ends, with the test's name and the line at which it waits
+    assert done.returncode != 0
+    assert "crashed while running 'test_hangs.py::test_that_waits'" in done.stdout, done.stdout
+    assert "in test_that_waits" in done.stderr, done.stderr
+
+
+def test_a_forked_process_does_not_keep_the_turn_of_its_test(tmp_path):
+    # Given a test that leaves a copy of its process behind, and one that measures time
+    pytest.importorskip("xdist", reason="pytest-xdist, of requirements/dev.txt, is not installed")
+
+    # When they run one after the other
+    done = run(tmp_path, {"test_forks.py": FORKS}, "-n", "1", "--test-limit", "20")
+
+    # Then the second did not wait for the process, which the run names and ends
+    assert "2 passed" in done.stdout, done.stdout
+    assert re.search(r"LEFT BEHIND by a test: process \d+", done.stdout), done.stdout
 
 
 def test_seconds_are_added_by_folder_and_runs_lie_side_by_side(tmp_path):
