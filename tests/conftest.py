@@ -89,8 +89,8 @@ def pytest_addoption(parser):
         type=float,
         default=600,
         metavar="SECONDS",
-        help="a test that takes longer, but for soak tests, is taken for one that hangs: its process "
-        "prints the stack of each thread and ends",
+        help="a test that takes longer, but for soak tests, is taken for one that hangs: its "
+        "process prints the stack of each thread and ends",
     )
 
 
