@@ -16,6 +16,7 @@ from support.cases.op_calls import (  # noqa: F401
 
 import group_embedding as ge
 from group_embedding.ops._library import library
+from group_embedding.ops.save_table import full_save_id
 
 
 def test_handles_of_something_else():
@@ -38,6 +39,15 @@ def test_handles_of_something_else():
                 library().find_keys(table=handle, keys=tf.constant([1], tf.int64))
     # And strings are still there
     assert words.numpy().tolist() == [[b"a", b"b", b"c"]]
+
+
+def test_a_table_that_is_not_initialized_has_no_save():
+    # Given two tables of a session, one of which is initialized
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        without, initialized = (ge.get_embedding_variable(f"saved_{i}", 2) for i in range(2))
+        session.run(initialized.initializer)
+        # When they are asked for the save that changes can be added to, Then neither has one
+        assert session.run([full_save_id(t.table_handle) for t in (without, initialized)]) == [0, 0]
 
 
 class Handle:

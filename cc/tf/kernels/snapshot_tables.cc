@@ -27,7 +27,7 @@ using ::tensorflow::TensorShape;
 
 // Whether a save of changes could name the files of the last full one.
 bool HasFullSave(const FullSave& full, const std::shared_ptr<EmbeddingTable>& table) {
-  return full.table.lock() == table &&
+  return table != nullptr && full.table.lock() == table &&
          std::all_of(full.files.begin(), full.files.end(), [&](const SavedFile& file) {
            return FileSystemOf(full.prefix).Exists(PathOf(full.prefix, file.suffix));
          });
