@@ -1,6 +1,7 @@
 """Steps whose next batch is routed, and its rows fetched, while they train: the same bits."""
 
 import contextlib
+import warnings
 
 import numpy as np
 import pytest
@@ -151,6 +152,39 @@ def three_steps_a_call(trainer):
 def test_several_steps_in_one_call(two_ranks):
     ranks = two_ranks.run(train_twice_on_rank, "overlapping", "Adam", three_steps_a_call)
     assert_same(ranks)
+
+
+def ids_of_a_variable(trainer):
+    """A second lookup of the step, whose ids depend on a variable that each step changes."""
+    offset, step = tf.Variable(0, dtype=tf.int64), trainer._step
+
+    def with_another(first, second, keys, labels):
+        of_both = tf.concat([first.values, second.values], 0) + offset
+        rows = ge.group_embedding_lookup(trainer.plain[:1], [of_both % ROWS])[0]
+        loss = step(first, second, keys, labels) + tf.reduce_sum(rows)
+        offset.assign_add(7)
+        return loss
+
+    trainer.step = ge.training.make_step(with_another)
+
+
+def warnings_on_rank():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = train_twice_on_rank("overlapping", "Adagrad", ids_of_a_variable)
+    return results, [str(w.message) for w in caught if "ahead of the step" in str(w.message)]
+
+
+def test_a_lookup_whose_ids_depend_on_a_variable_is_named(two_ranks):
+    # Given a step with a lookup that can go ahead, and one whose ids a variable decides
+    # When two ranks train it over a dataset
+    ranks = two_ranks.run(warnings_on_rank)
+
+    # Then the values are those of steps without rows ahead, and one warning says which lookup waits,
+    # and for what
+    assert_same([results for results, _ in ranks])
+    for _, (message,) in ranks:
+        assert "the lookup of 'ids[0]' waits for 'add/ReadVariableOp'" in message
 
 
 def fit_on_rank(are_ahead, steps_per_execution):
