@@ -180,8 +180,8 @@ def test_a_lookup_whose_ids_depend_on_a_variable_is_named(two_ranks):
     # When two ranks train it over a dataset
     ranks = two_ranks.run(warnings_on_rank)
 
-    # Then the values are those of steps without rows ahead, and one warning says which lookup waits,
-    # and for what
+    # Then the values are those of steps without rows ahead, and one warning says which lookup
+    # waits, and for what
     assert_same([results for results, _ in ranks])
     for _, (message,) in ranks:
         assert "the lookup of 'ids[0]' waits for 'add/ReadVariableOp'" in message
