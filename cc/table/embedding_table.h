@@ -93,8 +93,8 @@ class EmbeddingTable {
   virtual Status SetTime(int64_t minute);
   virtual BudgetCounts budget_counts() const { return {}; }
   virtual UseCounts use_counts() const { return {}; }  // Exclusive.
-  // Appends the keys that the budget has evicted since the last call, with counts and versions, and
-  // with values if options().budget says so. Exclusive.
+  // Returns the keys that a table with a budget has evicted since the last call, with counts and
+  // versions, and with values if options().budget says so. Exclusive.
   virtual void TakeEvicted(KeyedRows* /*rows*/) {}
   // Sets the scores of those keys that have a row; for EvictFirst::kLowestScore. Exclusive.
   virtual Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores);

@@ -298,10 +298,12 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
             return table_budget.budget_counts(self.table_handle)
 
     def take_evicted(self) -> Any:
-        """The keys that the budget has evicted on this rank since the last call, in any order:
-        (keys, values, versions, freqs). With `hand_out="keys"` there are no values. The table keeps
-        them until then, but no more than an eighth of the budget and what one eviction takes: call
-        it every few steps, or let `ge.hand_out_evicted` and its hook and callback do it."""
+        """The keys that a table with a budget has evicted on this rank since the last call, for new
+        keys, with a save or by `evict`, in any order: (keys, values, versions, freqs). With
+        `hand_out="keys"` there are no values. The table keeps them until then, but no more than an
+        eighth of the budget and what one eviction takes, of which `max_bytes` may have no place for
+        all: call it every few steps, or let `ge.hand_out_evicted` and its hook and callback do
+        it."""
         with tf.device(self.device):
             found = table_budget.take_evicted(self.table_handle, self.dtype, self.shape[1])
         with tf.device("/CPU:0"):

@@ -73,8 +73,8 @@ class KeyedOptions:
             was trained in the earlier step goes first, then a hash of the key decides.
         decay_steps: of "decayed_frequency".
         safe_steps: a key that got its row in one of so many last steps does not go.
-        hand_out: "keys" or "rows": what `EmbeddingVariable.take_evicted` returns of keys that were
-            evicted for the budget; "nothing": they are not kept.
+        hand_out: "keys" or "rows": what `EmbeddingVariable.take_evicted` returns of evicted keys of
+            a table with a budget; "nothing": they are not kept.
         tiers: the memories of the rows, the fastest first: "hbm", GPU memory; "dram", host memory;
             "disk". One of `["dram"]`, `["hbm"]`, `["hbm", "dram"]`, `["dram", "disk"]` and
             `["hbm", "dram", "disk"]`.

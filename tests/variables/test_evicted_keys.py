@@ -136,6 +136,82 @@ def test_a_callback_hands_out_every_few_batches_and_after_epochs():
     assert taken.keys_of(name) == list(range(32))
 
 
+def make_that_expires(name, tiers, folder, hand_out="rows"):
+    """A table of 200 keys at most, of which 20 are in memory where there is a disk tier."""
+    on_disk = {"tier_bytes": [20 * 96], "disk_folder": str(folder)} if "disk" in tiers else {}
+    return ge.keyed_table(
+        name, 4, initializer=tf.ones_initializer(), tiers=tiers, max_keys=200, budget_of="rank",
+        hand_out=hand_out, evict_after_steps=2, evict_below_norm=1.0, **on_disk,
+    )  # fmt: skip
+
+
+def save(tables, folder):
+    tf.train.Checkpoint(tables=tables).save(str(folder / "save"))
+
+
+def evict(tables, folder):
+    for table in tables:
+        table.evict()
+
+
+@pytest.mark.parametrize("expel", [save, evict])
+@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+def test_keys_that_expire_are_handed_out_once(tiers, expel, tmp_path):
+    # Given two tables with 40 keys of each of four steps, every tenth of them with a small row
+    users, items = (
+        make_that_expires(name, tiers, tmp_path / name, what)
+        for name, what in (("users", "rows"), ("items", "keys"))
+    )
+    keys = np.arange(160)
+    rows = np.where(keys % 10 == 3, 1 / 512, keys)[:, None] * np.ones(4, np.float32)
+    for step in range(4):
+        now = slice(40 * step, 40 * step + 40)
+        for table in (users, items):
+            table.step = step
+            table.insert(keys[now], rows[now], versions=[step] * 40, freqs=[step + 1] * 40)
+
+    # When they are saved or asked to evict, twice
+    taken = Taken()
+    for _ in range(2):
+        expel([users, items], tmp_path)
+        ge.hand_out_evicted([users, items], taken)
+
+    # Then a function has got those of the first steps and the small ones, once, with their rows
+    expected = keys[(keys < 40) | (keys % 10 == 3) | (keys == 0)]
+    assert taken.keys_of("users") == taken.keys_of("items") == expected.tolist()
+    (of_users,) = (evicted for name, evicted in taken.calls if name == "users")
+    order = np.argsort(of_users.keys)
+    np.testing.assert_array_equal(np.asarray(of_users.values)[order], rows[expected])
+    np.testing.assert_array_equal(np.asarray(of_users.versions)[order], expected // 40)
+    np.testing.assert_array_equal(np.asarray(of_users.freqs)[order], expected // 40 + 1)
+    # And they are gone, without having counted as evicted for new keys
+    assert sorted(users.export().keys.numpy()) == sorted(set(keys) - set(expected))
+    assert [int(t.budget_counts().evicted) for t in (users, items)] == [0, 0]
+    assert [int(t.budget_counts().missed) for t in (users, items)] == [0, 0]
+
+
+def test_keys_that_expire_stay_within_a_budget_of_bytes(tmp_path):
+    # Given a table whose budget is of bytes, and full
+    table = ge.keyed_table(
+        "users", 64, max_bytes=48 << 20, budget_of="rank", hand_out="rows", evict_after_steps=1,
+        num_initial_rows=1,
+    )  # fmt: skip
+    most = int(table.budget_counts().max_keys)
+    keys = np.arange(most)
+    table.step = 0
+    table.insert(keys, np.zeros((most, 64), np.float32), versions=[0] * most)
+
+    # When all of its keys expire
+    table.step = 9
+    assert int(table.evict()) == most
+
+    # Then as many are handed out as the budget has bytes for, and the others are counted
+    counts = table.budget_counts()
+    handed = len(table.take_evicted().keys)
+    assert handed == most // 8 + most - int(0.9 * most)
+    assert int(counts.missed) == most - handed
+
+
 @pytest.mark.parametrize(
     "call, message",
     [

@@ -29,8 +29,8 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
                         const ParallelFor& parallel_for) override;
   int64_t NumKeysBelow() override { return disk_->num_keys(); }
   Status ForEachBelow(const VisitBelow& visit) const override { return disk_->Visit(visit); }
-  Status EraseBelow(std::vector<int64_t> keys, KeyedRows* rows) override {
-    return disk_->EraseAll(std::move(keys), rows);
+  Status EraseBelow(std::vector<int64_t> keys) override {
+    return disk_->EraseEvicted(std::move(keys));
   }
   bool IsUsed(int64_t row) const override {
     const RowUse& use = uses()[row];

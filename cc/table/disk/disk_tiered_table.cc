@@ -16,7 +16,9 @@ DiskTieredShards::DiskTieredShards(const TableOptions& options, const DiskTierOp
   uses_ = ReserveHostMemory(bytes);
   *error = uses_->Grow(bytes);
   if (!error->ok()) *error = error->In("table '" + options.name + "': ");
-  if (error->ok()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
+  if (!error->ok()) return;
+  disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
+  disk_->HandOutTo(evicted());
 }
 
 Status DiskTieredShards::Slot(const SlotOptions& slot, void** array) {

@@ -179,18 +179,30 @@ Status RowsOnDisk::Visit(
   });
 }
 
-Status RowsOnDisk::EraseAll(std::vector<int64_t> keys, KeyedRows* rows) {
+Status RowsOnDisk::EraseEvicted(std::vector<int64_t> keys) {
   std::sort(keys.begin(), keys.end(), IsBeforeOnDisk);
   Status status;
   for (size_t begin = 0; begin < keys.size() && status.ok(); begin += kAtOnce) {
     const size_t end = std::min(keys.size(), begin + static_cast<size_t>(kAtOnce));
     const std::vector<int64_t> some(keys.begin() + begin, keys.begin() + end);
-    FoundOnDisk found;
-    if (rows != nullptr) status = Find(some.data(), static_cast<int64_t>(some.size()), &found);
-    for (size_t i = 0; i < found.keys.size(); ++i) {
-      layout_.Append(found.records.data() + i * layout_.bytes(), found.keys[i], rows);
-    }
+    const bool hands_out = handed_out_ != nullptr;
+    const auto lock = hands_out ? std::unique_lock(handing_out_) : std::unique_lock<std::mutex>();
+    if (hands_out) status = HandOut(some);
     if (status.ok()) status = Erase(some);
+  }
+  return status;
+}
+
+Status RowsOnDisk::HandOut(const std::vector<int64_t>& keys) {
+  const auto num_keys = static_cast<int64_t>(keys.size());
+  const std::unique_ptr<bool[]> is_there(new bool[num_keys]);
+  std::vector<char> records(num_keys * layout_.bytes());
+  const Status status = store_->Get(keys.data(), num_keys, is_there.get(), records.data());
+  for (int64_t i = 0; i < num_keys && status.ok(); ++i) {
+    if (!is_there[i]) continue;
+    const char* record = records.data() + i * layout_.bytes();
+    const RecordHead head = RecordLayout::Head(record);
+    handed_out_->Add(keys[i], head.count, head.version, RecordLayout::Values(record));
   }
   return status;
 }

@@ -19,6 +19,7 @@
 #include "table/disk/cache_strategy.h"
 #include "table/disk/disk_store.h"
 #include "table/embedding_table.h"
+#include "table/host/evicted_rows.h"
 #include "table/row_records.h"
 
 namespace group_embedding {
@@ -62,10 +63,14 @@ class RowsOnDisk {
   // As of DiskStore; while an eviction is carried out, it writes to the heads of `records`.
   Status Put(const std::vector<int64_t>& keys, char* records);
   Status Erase(const std::vector<int64_t>& keys);
-  // As Erase, of keys that an eviction names.
+  // What receives evicted keys; it is there as long as this.
+  void HandOutTo(EvictedRows* evicted) { handed_out_ = evicted; }
+  // As Erase, of any number of different keys that the table evicts: they are handed out.
+  Status EraseEvicted(std::vector<int64_t> keys);
+  // As EraseEvicted, of keys that an eviction names.
   Status EraseExpired(const std::vector<int64_t>& keys) {
     num_expired_ += static_cast<int64_t>(keys.size());
-    return Erase(keys);
+    return EraseEvicted(keys);
   }
   int64_t num_expired() const { return num_expired_; }
   // How many rows there is space for beside `in_memory`, if records have so many bytes more.
@@ -97,8 +102,6 @@ class RowsOnDisk {
   // aligned. No eviction is left to be carried out.
   Status Visit(
       const std::function<void(int64_t, const RecordHead&, const char*, const char*)>& visit) const;
-  // Erases keys, all different and on disk. rows: null, or what receives their rows.
-  Status EraseAll(std::vector<int64_t> keys, KeyedRows* rows);
 
   // Erases keys and returns how many were on disk; appends these to `erased`. keys: in any order,
   // and may repeat. Exclusive, as are the methods below.
@@ -124,6 +127,7 @@ class RowsOnDisk {
     std::atomic_store(&eviction_, std::move(eviction));
   }
   bool IsEvicted(const char* record, const DiskEviction* eviction) const;
+  Status HandOut(const std::vector<int64_t>& keys);
   // Erases those of `keys` that go.
   Status Forget(const std::vector<int64_t>& keys);
   int64_t BytesPerRow() const { return layout_.bytes() + static_cast<int64_t>(sizeof(int64_t)); }
@@ -136,9 +140,11 @@ class RowsOnDisk {
   std::atomic<int64_t> num_expired_{0};
   int64_t minute_at_ = 0;  // in a record; 0: the table keeps no time
   std::unique_ptr<DiskStore> store_;
+  EvictedRows* handed_out_ = nullptr;  // null: evicted keys are not handed out
   Status failed_;
   std::shared_ptr<const DiskEviction> eviction_;  // that is being carried out, or null
-  std::mutex evicting_;                           // of who erases keys that go; taken last
+  std::mutex evicting_;                           // of who erases keys that go
+  std::mutex handing_out_;                        // so that each key is handed out once; taken last
 };
 
 }  // namespace group_embedding

@@ -3,10 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
-#include "table/keyed_rows.h"
+#include "table/host/evicted_rows.h"
 
 namespace group_embedding {
 
@@ -15,13 +16,13 @@ struct BudgetUse {
   std::mutex training;
   std::atomic<int64_t> last_step{-1};  // that was trained
   std::atomic<int64_t> num_evicted{0};
-  std::atomic<int64_t> num_without_place{0}, num_missed{0};
+  std::atomic<int64_t> num_without_place{0};
   // Keys without a row that were counted since the table was made, and of each share those that
   // are counted, as of the moment when so many had been; empty: not known.
   std::atomic<int64_t> num_counted{0};
   std::vector<int64_t> counted_of_share;
   int64_t num_counted_then = 0;
-  KeyedRows evicted;  // that nobody has taken; of who trains
+  std::unique_ptr<EvictedRows> evicted;  // null: evicted keys are not handed out
 };
 
 }  // namespace group_embedding

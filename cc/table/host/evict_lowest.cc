@@ -177,10 +177,9 @@ Status HostShards::EraseLowest(const std::vector<EvictionCandidate>& lowest,
     }
   }
   const std::vector<int64_t> rows = RowsOfBits(leaving);
-  const bool hands_out = options().budget.hands_out != HandsOut::kNothing;
-  if (hands_out) HandOut(lowest);
+  if (evicted() != nullptr) HandOut(lowest);
   if (lower_tier() != nullptr && !below.empty()) {
-    const Status status = lower_tier()->EraseBelow(below, hands_out ? &budget_->evicted : nullptr);
+    const Status status = lower_tier()->EraseBelow(below);
     if (!status.ok()) return status;
   }
   BeforeWrite(rows.data(), static_cast<int64_t>(rows.size()));
@@ -205,28 +204,22 @@ void HostShards::EraseInShard(const std::vector<EvictionCandidate>& some, Shard*
   shard->num_rows -= static_cast<int64_t>(some.size());
 }
 
-// Keeps those that are in memory, until TakeEvicted.
+// Those that are in memory.
 void HostShards::HandOut(const std::vector<EvictionCandidate>& lowest) {
-  KeyedRows& rows = budget_->evicted;
-  if (static_cast<int64_t>(rows.keys.size()) >= BudgetBytes::MoreRows(BudgetKeys())) {
-    budget_->num_missed += static_cast<int64_t>(rows.keys.size());
-    rows = {};
-  }
-  const size_t num_rows = rows.keys.size() + lowest.size();
-  for (auto* part : {&rows.keys, &rows.counts, &rows.versions}) part->reserve(num_rows);
-  if (options().budget.hands_out == HandsOut::kRows) {
-    rows.values.reserve(num_rows * store_.row_bytes());
-  }
+  MakePlaceForEvicted(static_cast<int64_t>(lowest.size()));
   for (const EvictionCandidate& candidate : lowest) {
     if (candidate.row == kNoRow) continue;
     const RowInfo info = store_.infos().Info(candidate.row);
-    rows.keys.push_back(info.key);
-    rows.counts.push_back(info.count);
-    rows.versions.push_back(info.version);
-    if (options().budget.hands_out != HandsOut::kRows) continue;
-    const char* values = store_.Row(candidate.row);
-    rows.values.insert(rows.values.end(), values, values + store_.row_bytes());
+    evicted()->Add(info.key, info.count, info.version, store_.Row(candidate.row));
   }
+}
+
+void HostShards::MakePlaceForEvicted(int64_t num_keys) {
+  if (evicted() == nullptr) return;
+  const Budget& budget = options().budget;
+  const int64_t table_keys = BudgetKeys();
+  if (budget.max_bytes > 0) evicted()->SetLimit(BudgetBytes::MostHandedOut(budget, table_keys));
+  evicted()->MakePlace(BudgetBytes::MoreRows(table_keys), num_keys);
 }
 
 }  // namespace group_embedding

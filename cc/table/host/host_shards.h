@@ -49,7 +49,7 @@ class TierBelowMemory {
                                         const char* slots)>;
   virtual Status ForEachBelow(const VisitBelow& visit) const = 0;
   // keys: all different and below memory. rows: null, or what receives their rows.
-  virtual Status EraseBelow(std::vector<int64_t> keys, KeyedRows* rows) = 0;
+  virtual Status EraseBelow(std::vector<int64_t> keys) = 0;
   // Whether a batch in flight, or this call, uses a row in memory.
   virtual bool IsUsed(int64_t row) const = 0;
   // Moves rows down until `num_rows` are free.
@@ -69,7 +69,12 @@ class HostShards : public EmbeddingTable, public HostTable {
       : store_(options, matrix, error),
         bloom_(options.admission),
         shards_(MakeShards(store_.infos().data(), std::make_index_sequence<kNumShards>())),
-        budget_(options.budget.is_given() ? new BudgetUse : nullptr) {}
+        budget_(options.budget.is_given() ? new BudgetUse : nullptr) {
+    const HandsOut hands_out = options.budget.hands_out;
+    if (budget_ == nullptr || hands_out == HandsOut::kNothing) return;
+    const int64_t row_bytes = hands_out == HandsOut::kRows ? store_.row_bytes() : 0;
+    budget_->evicted = std::make_unique<EvictedRows>(row_bytes);
+  }
 
   static uint64_t HashOf(int64_t key) { return MixBits(static_cast<uint64_t>(key)); }
   // Shards get up to twice as many keys as others: with u = hash / 2^64, the shard is 64 times
@@ -96,6 +101,8 @@ class HostShards : public EmbeddingTable, public HostTable {
   Eviction AsOfNow(Eviction eviction) const;
   // Null: the table has no budget.
   BudgetUse* budget() { return budget_.get(); }
+  // What receives evicted keys; null: they are not handed out.
+  EvictedRows* evicted() const { return budget_ == nullptr ? nullptr : budget_->evicted.get(); }
   TableUse<kNumShards>& use() { return use_; }
   // How many keys the budget allows.
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
@@ -223,6 +230,8 @@ class HostShards : public EmbeddingTable, public HostTable {
   Status ShrinkFor(const SlotOptions& slot);
   void CountCounted();
   void HandOut(const std::vector<EvictionCandidate>& lowest);
+  // An eviction of so many keys begins, or of nobody knows how many: 0.
+  void MakePlaceForEvicted(int64_t num_keys);
   void KeepRows(const std::unordered_set<int64_t>& dropped, KeyedRows* rows) const;
 
   mutable RowStore store_;

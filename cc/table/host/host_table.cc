@@ -121,6 +121,7 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
 
 int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor& parallel_for) {
   CompleteEviction(parallel_for);
+  MakePlaceForEvicted(0);
   const Eviction eviction = AsOfNow(given);
   const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
   std::vector<std::vector<int64_t>> chosen(num_chunks);
@@ -128,20 +129,26 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
   const TableOptions& table_options = options();
   parallel_for(num_chunks, kEvictRows * kEvictNanoseconds, [&](int64_t begin, int64_t end) {
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      std::vector<int64_t> keys;
+      std::vector<int64_t> rows;
       const int64_t end_row = std::min((chunk + 1) * kEvictRows, store_.num_rows());
       for (int64_t row = std::max(chunk * kEvictRows, first_row()); row < end_row; ++row) {
         if (!infos.IsKeys(row)) continue;
         if (IsToEvict(table_options, eviction, step, infos.VersionOf(row), store_.Row(row),
                       store_.MinuteOf(row))) {
-          keys.push_back(infos.KeyOf(row));
+          rows.push_back(row);
         }
       }
-      chosen[chunk] = std::move(keys);
+      chosen[chunk] = std::move(rows);
     }
   });
   int64_t num_erased = 0;
-  for (const std::vector<int64_t>& keys : chosen) {
+  for (const std::vector<int64_t>& rows : chosen) {
+    std::vector<int64_t> keys;
+    for (const int64_t row : rows) {
+      const RowInfo info = infos.Info(row);
+      keys.push_back(info.key);
+      if (evicted() != nullptr) evicted()->Add(info.key, info.count, info.version, store_.Row(row));
+    }
     num_erased += HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }
   use_.AddExpired(num_erased);

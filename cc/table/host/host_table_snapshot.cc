@@ -138,7 +138,9 @@ ChangeMark HostShards::Now() const { return {store_.OldestBatch(), changes_.num_
 std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Eviction& eviction,
                                                    int64_t step, int64_t follower) {
   const ChangeMark since = changes_only ? changes_.MarkOf(follower) : ChangeMark();
-  auto rows = std::make_shared<RowSnapshot>(store_, since.clock, AsOfNow(eviction), step);
+  auto rows =
+      std::make_shared<RowSnapshot>(store_, since.clock, AsOfNow(eviction), step, evicted());
+  if (rows->evicts()) MakePlaceForEvicted(0);
   std::atomic_store(&snapshot_, rows);
   if (options().admission.kind == Admission::Kind::kBloom) bloom_.TakeSnapshot();
   // With any other filter, every key that is known has a row.

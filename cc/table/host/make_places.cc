@@ -124,14 +124,12 @@ Status HostShards::MakePlaces(const std::vector<int64_t>& new_keys, int64_t step
 
 BudgetCounts HostShards::budget_counts() const {
   if (budget_ == nullptr) return {};
-  return {BudgetKeys(), budget_->num_evicted, budget_->num_without_place, budget_->num_missed};
+  const int64_t num_missed = evicted() == nullptr ? 0 : evicted()->num_missed();
+  return {BudgetKeys(), budget_->num_evicted, budget_->num_without_place, num_missed};
 }
 
 void HostShards::TakeEvicted(KeyedRows* rows) {
-  if (budget_ == nullptr) return;
-  *rows = std::exchange(budget_->evicted, {});
-  if (options().budget.hands_out != HandsOut::kRows) rows->values.clear();
-  rows->slots.clear();
+  if (evicted() != nullptr) *rows = evicted()->Take();
 }
 
 Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {

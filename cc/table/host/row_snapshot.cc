@@ -12,7 +12,7 @@ void AppendBytes(const char* from, int64_t bytes, std::vector<char>* to) {
 }  // namespace
 
 RowSnapshot::RowSnapshot(RowStore& store, int64_t changed_since, const Eviction& eviction,
-                         int64_t step)
+                         int64_t step, EvictedRows* handed_out)
     : store_(store),
       num_rows_(store.num_rows()),
       changed_since_(changed_since),
@@ -22,6 +22,7 @@ RowSnapshot::RowSnapshot(RowStore& store, int64_t changed_since, const Eviction&
       stripes_(new Stripes[kNumLocks]),
       eviction_(eviction),
       step_(step),
+      handed_out_(handed_out),
       evicts_(eviction.kind != Eviction::Kind::kNone) {}
 
 void RowSnapshot::Append(int64_t row, KeyedRows* rows) const {
@@ -103,7 +104,11 @@ bool RowSnapshot::Evict(int64_t row) {
     return false;
   }
   std::lock_guard<std::mutex> lock(evicted_mutex_);
-  evicted_.push_back({store_.infos().KeyOf(row), row});
+  const RowInfo info = store_.infos().Info(row);
+  evicted_.push_back({info.key, row});
+  if (handed_out_ != nullptr) {
+    handed_out_->Add(info.key, info.count, info.version, store_.Row(row));
+  }
   store_.infos().SetNoKeys(row);
   return true;
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "table/eviction.h"
+#include "table/host/evicted_rows.h"
 #include "table/host/row_store.h"
 
 namespace group_embedding {
@@ -26,9 +27,9 @@ class RowSnapshot {
   };
 
   // `changed_since`: only rows trained in a batch of at least that number. Made while nothing
-  // changes.
+  // changes. handed_out: null, or what receives the keys that are evicted.
   RowSnapshot(RowStore& store, int64_t changed_since, const Eviction& eviction = {},
-              int64_t step = -1);
+              int64_t step = -1, EvictedRows* handed_out = nullptr);
 
   int64_t num_rows() const { return num_rows_; }
   // The last batch that had begun.
@@ -94,6 +95,7 @@ class RowSnapshot {
 
   const Eviction eviction_;
   const int64_t step_;
+  EvictedRows* const handed_out_;
   std::atomic<bool> evicts_;
   mutable std::mutex evicted_mutex_;  // of what follows; taken last
   std::vector<EvictedKey> evicted_;

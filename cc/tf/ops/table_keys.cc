@@ -147,7 +147,7 @@ REGISTER_OP("GroupEmbedding>TakeEvicted")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The keys that a table's budget has evicted since the last call.
+The keys that a table with a budget has evicted since the last call.
 
 keys: [n], in any order.
 values: [n, dim], or [0, dim] unless the table hands out rows.

@@ -1,0 +1,75 @@
+// EvictedRows: keys that a table has evicted, and their rows, until someone takes them.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "table/keyed_rows.h"
+
+namespace group_embedding {
+
+// Thread-safe: training evicts for new keys, while who reads a snapshot evicts as of its instant.
+class EvictedRows {
+ public:
+  // row_bytes: of the values that are kept of a key; 0: its row is not handed out.
+  explicit EvictedRows(int64_t row_bytes) : row_bytes_(row_bytes) {}
+
+  // From now on at most so many keys wait to be taken; others are missed.
+  void SetLimit(int64_t max_keys) { max_keys_ = max_keys; }
+
+  // An eviction of about `more` keys begins. Where `most` or more wait, these are missed.
+  void MakePlace(int64_t most, int64_t more) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (size() >= most) {
+      num_missed_ += size();
+      rows_ = {};
+    }
+    const auto num_keys = static_cast<size_t>(std::min(size() + more, max_keys_.load()));
+    for (auto* part : {&rows_.keys, &rows_.counts, &rows_.versions}) part->reserve(num_keys);
+    rows_.values.reserve(num_keys * row_bytes_);
+  }
+
+  // A key goes. One for which there is no memory is missed.
+  void Add(int64_t key, int64_t count, int64_t version, const char* values) noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto num_keys = static_cast<size_t>(size());
+    if (size() >= max_keys_) {
+      ++num_missed_;
+      return;
+    }
+    try {
+      rows_.values.insert(rows_.values.end(), values, values + row_bytes_);
+      rows_.counts.push_back(count);
+      rows_.versions.push_back(version);
+      rows_.keys.push_back(key);
+    } catch (const std::bad_alloc&) {
+      rows_.values.resize(num_keys * row_bytes_);
+      rows_.counts.resize(num_keys);
+      rows_.versions.resize(num_keys);
+      ++num_missed_;
+    }
+  }
+
+  KeyedRows Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(rows_, {});
+  }
+
+  int64_t num_missed() const { return num_missed_; }
+
+ private:
+  int64_t size() const { return static_cast<int64_t>(rows_.keys.size()); }
+
+  const int64_t row_bytes_;
+  std::atomic<int64_t> max_keys_{std::numeric_limits<int64_t>::max()};
+  std::atomic<int64_t> num_missed_{0};
+  std::mutex mutex_;
+  KeyedRows rows_;
+};
+
+}  // namespace group_embedding
