@@ -105,8 +105,8 @@ def test_memory_that_runs_out_is_an_error(op, storage):
     )
     # A process that is ended has a negative code.
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
-    # Erasing may find all the memory that it needs at hand.
-    assert int(done.stdout.split()[-1]) > 0 or op == "erase"
+    # Erasing, and counting in a Bloom filter, may find all the memory that they need at hand.
+    assert int(done.stdout.split()[-1]) > 0 or op in ("erase", "train_bloom")
 
 
 LIMITED = """
