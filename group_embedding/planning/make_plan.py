@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from group_embedding.config import FeatureConfig, TableConfig, nearest
+from group_embedding.placement import REPLICATED, localized_rank
 from group_embedding.planning import plan_text
 from group_embedding.planning.hit_rates import hit_rate
 from group_embedding.planning.sample import read_sample
@@ -248,11 +249,10 @@ def _measure_all(configs, optimizer, dtype, ranks):
 
 
 def _rows_by_rank(config, size, ranks):
-    placement = config.placement or "distributed"
-    if placement == "replicated":
+    if config.placement == REPLICATED:
         return [size] * ranks
-    if placement.startswith("localized:"):
-        owner = int(placement.partition(":")[2])
+    owner = localized_rank(config.placement)
+    if owner is not None:
         return [size if rank == owner else 0 for rank in range(ranks)]
     return [size / ranks] * ranks
 
@@ -298,7 +298,8 @@ def _plan_table(config, size, measured, hbm, hbm_left, ranks, ids) -> TablePlan:
 
 def _division(config, ranks):
     """Among how many ranks the rows of a table are divided."""
-    return ranks if (config.placement or "distributed") == "distributed" else 1
+    whole = config.placement == REPLICATED or localized_rank(config.placement) is not None
+    return 1 if whole else ranks
 
 
 def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):

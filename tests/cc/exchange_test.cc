@@ -31,6 +31,7 @@ struct Case {
   InvalidIds invalid_ids;
   std::vector<int64_t> routed = std::vector<int64_t>(8);
   std::vector<TableRequest> requests;
+  std::vector<SampleSums> sums;
   Fault fault;
 
   void Run(int64_t num_ranks, const ParallelFor& parallel_for) {
@@ -41,7 +42,7 @@ struct Case {
                               {row_splits.data(), ids.data(), weights.data(), 4, 8},
                               invalid_ids,
                               num_ranks};
-    requests = RouteIds(input, routed.data(), &fault, parallel_for);
+    requests = RouteIds(input, routed.data(), &sums, &fault, parallel_for);
   }
 };
 
@@ -211,10 +212,15 @@ TEST(ThreadsGiveTheSameRequests) {
                             {},
                             3};
   Fault fault;
+  std::vector<SampleSums> sums, serial_sums;
   std::vector<int64_t> serial_ids(num_ids), threaded_ids(num_ids);
-  const auto serial = RouteIds(input, serial_ids.data(), &fault, SerialFor);
-  const auto threaded = RouteIds(input, threaded_ids.data(), &fault, testing::ThreadedFor(4));
-  for (int t = 0; t < 20; ++t) CHECK_EQ(threaded[t].ids, serial[t].ids);
+  const auto serial = RouteIds(input, serial_ids.data(), &serial_sums, &fault, SerialFor);
+  const auto threaded =
+      RouteIds(input, threaded_ids.data(), &sums, &fault, testing::ThreadedFor(4));
+  for (int t = 0; t < 20; ++t) {
+    CHECK_EQ(threaded[t].ids, serial[t].ids);
+    CHECK_EQ(sums[t].rows, serial_sums[t].rows);
+  }
   CHECK_EQ(threaded_ids, serial_ids);
 }
 
