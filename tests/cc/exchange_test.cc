@@ -196,7 +196,8 @@ TEST(ThreadsGiveTheSameRequests) {
   std::vector<int64_t> ids, row_splits = {0};
   std::vector<Feature> features;
   for (int32_t f = 0; f < 40; ++f) {
-    if (f % 2 == 0) tables.push_back({static_cast<int64_t>(1 + random() % 300), {}});
+    const bool sums = f % 6 == 0;  // of every third table
+    if (f % 2 == 0) tables.push_back({static_cast<int64_t>(1 + random() % 300), {}, sums});
     features.push_back({5 * f, 5, nullptr, 0, f / 2, Combiner::kSum});
     for (int s = 0; s < 5; ++s) {
       for (uint32_t i = random() % 9; i > 0; --i) ids.push_back(random() % tables.back().num_rows);

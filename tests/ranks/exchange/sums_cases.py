@@ -10,6 +10,7 @@ from group_embedding import exchange
 from group_embedding.lookups.lookup_table import Table, make_table as lookup_table
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
+from group_embedding.training.compiled_step import CompiledStep
 
 v1 = tf.compat.v1
 NUM_SAMPLES, NUM_STEPS = 11, 3
@@ -169,6 +170,12 @@ def outputs(tables):
         }
         for way, call in ways.items()
     }
+    exchange.current().ahead = True  # of which sums have no part
+    found["ahead"] = {
+        weighted: [out.numpy() for out in ways["routed"](tables, *my_batch(weighted))]
+        for weighted in (False, True)
+    }
+    exchange.current().ahead = False
     found["session"] = {weighted: in_session(weighted) for weighted in (False, True)}
     return found
 
@@ -181,23 +188,28 @@ def in_session(weighted):
         return session.run(results)
 
 
-def train(kind, weighted):
-    tables = make_tables(f"{kind}_{weighted}")
+def as_function(step):
+    return tf.function(step, reduce_retracing=True)
+
+
+def train(kind, weighted, make=as_function):
+    tables = make_tables(f"{kind}_{weighted}_{make.__name__}")
     tables["keys"].step = tf.Variable(0, dtype=tf.int64)
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(OPTIMIZERS[kind]()))
     variables = list(tables.values())
 
-    @tf.function(reduce_retracing=True)
-    def step_function(ids, weights):
+    def step(ids, weights):
         with tf.GradientTape() as tape:
             results = look_up(tables, ids, weights)
             loss = tf.add_n([tf.reduce_sum(out * out) for out in results])
             loss *= exchange.current().num_ranks  # of whose losses the mean is trained
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
 
-    for step in range(NUM_STEPS):
-        tables["keys"].step.assign(step)
-        step_function(*my_batch(weighted, step))
+    step = make(step)
+    for number in range(NUM_STEPS):
+        tables["keys"].step.assign(number)
+        step(*my_batch(weighted, number))
     return {
         "rows": {name: gather_rows(tables[name]).numpy() for name in TABLES},
         "keys": content(tables["keys"]),
@@ -328,6 +340,7 @@ def run_on_rank():
     found["ignored"] = ge.group_embedding_lookup_sparse(
         [tables["user"]], [tf.ragged.constant([[rank, 99]])], "mean", invalid_ids="ignore"
     )[0].numpy()
+    found["compiled"] = train("adam", False, CompiledStep)
     found["error"] = bad_ids(tables["user"])
     found["dense"] = ge.group_embedding_lookup([tables["user"]], [tf.constant([[3, rank], [3, 3]])])[
         0

@@ -287,10 +287,12 @@ def _exchange():
     """An exchange of one rank with itself."""
     lib = library()
     of_tables = {"num_rows": [5, -1], "description": "two tables"}
-    messages, splits, counts, _ = op_calls.route(
-        num_ranks=1, placements=["mod", "hash"], **of_tables
-    )
-    op_calls.read_requests(messages, splits, num_groups=2, group_of_table=[0, 1], **of_tables)
+    for with_sums in ([1], []):
+        of_tables["tables_with_sums"] = with_sums
+        messages, splits, counts, _, _ = op_calls.route(
+            num_ranks=1, placements=["mod", "hash"], **of_tables
+        )
+        op_calls.read_requests(messages, splits, num_groups=2, group_of_table=[0, 1], **of_tables)
     lib.mark_call(tensor=tf.ones([2]), begins=True, key="gradients", description="of item")
     lib.mark_call(tensor=tf.ones([2]), begins=False, key="gradients", description="of item")
     lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
