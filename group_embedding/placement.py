@@ -85,7 +85,10 @@ def check_placement(owner, word):
     Raises:
         ValueError: it is none of them.
     """
-    if word in (DISTRIBUTED, DISTRIBUTED_SUMS, REPLICATED, AUTO) or localized_rank(word) is not None:
+    if (
+        word in (DISTRIBUTED, DISTRIBUTED_SUMS, REPLICATED, AUTO)
+        or localized_rank(word) is not None
+    ):
         return word
     raise ValueError(f"{owner}: expected placement to be {_CHOICES}, got {word!r}")
 

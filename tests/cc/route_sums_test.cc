@@ -1,5 +1,7 @@
-// Owners that send sums: what they are asked for, how it is sent, and the batch that a rank looks up
-// in the sums that come.
+// Owners that send sums: what they are asked for, how it is sent, and the batch that a rank looks
+// up in the sums that come.
+#include "exchange/host/route_sums.h"
+
 #include <cstdio>
 #include <random>
 #include <string>
@@ -7,7 +9,6 @@
 
 #include "check.h"
 #include "exchange/host/messages.h"
-#include "exchange/host/route_sums.h"
 #include "grouping/group_ids.h"
 #include "threads.h"
 
@@ -143,7 +144,8 @@ TEST(RequestsOfSumsOfAnyWordsAreReadWithinTheirBounds) {
   two.Run(2);
   const Description description = {"two tables", {false, false}, {true, true}};
   const Messages good = WriteMessages(two.requests, two.fault, description, true, 2);
-  const int64_t drawn[] = {INT64_MIN, -1, 0, 1, 2, 3, int64_t{1} << 31, int64_t{1} << 62, INT64_MAX};
+  const int64_t drawn[] = {INT64_MIN,        -1,       0, 1, 2, 3, int64_t{1} << 31,
+                           int64_t{1} << 62, INT64_MAX};
   int num_read = 0;
   for (int seed = 0; seed < 20000; ++seed) {
     std::mt19937_64 random(seed);

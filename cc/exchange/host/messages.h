@@ -74,7 +74,7 @@ struct Requests {
   // of its row, its weight times the sum's scale.
   std::vector<std::vector<int64_t>> sum_lengths;
   std::vector<std::vector<float>> factors;
-  Fault fault;                              // of the lowest rank that has one
+  Fault fault;  // of the lowest rank that has one
   int64_t fault_rank = -1;
   std::string error;  // how the ranks disagree; empty: they agree
 };

@@ -152,9 +152,8 @@ std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
     UniqueIds unique;
     for (int64_t t = begin; t < end; ++t) {
       const RoutedTable& table = input.tables[t];
-      requests[t] = table.sums
-                        ? RouteSums(input, table, features_of[t], &(*sums)[t], &faults[t])
-                        : RouteTable(input, table, features_of[t], &unique, ids, &faults[t]);
+      requests[t] = table.sums ? RouteSums(input, table, features_of[t], &(*sums)[t], &faults[t])
+                               : RouteTable(input, table, features_of[t], &unique, ids, &faults[t]);
     }
   });
   const auto bad = std::find_if(faults.begin(), faults.end(),

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
-from group_embedding.lookups.lookup_table import Table, make_table as lookup_table
+from group_embedding.lookups.lookup_table import Table
+from group_embedding.lookups.lookup_table import make_table as lookup_table
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
 from group_embedding.training.compiled_step import CompiledStep
@@ -342,9 +343,9 @@ def run_on_rank():
     )[0].numpy()
     found["compiled"] = train("adam", False, CompiledStep)
     found["error"] = bad_ids(tables["user"])
-    found["dense"] = ge.group_embedding_lookup([tables["user"]], [tf.constant([[3, rank], [3, 3]])])[
-        0
-    ].numpy()
+    found["dense"] = ge.group_embedding_lookup(
+        [tables["user"]], [tf.constant([[3, rank], [3, 3]])]
+    )[0].numpy()
     found["half"] = half()
     found["weight_gradient"] = weight_gradient(tables["user"])
     found["partial"] = partial()

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from ranks.exchange import sums_cases as cases
 
 UNIT = 2.0**-24  # the largest relative error of rounding to float32
