@@ -143,7 +143,7 @@ def plan(
     >>> found.tables["users"].keys > 10**5, sorted(found.bytes_by_rank[3])
     (True, ['dram'])
     """
-    features, optimizer = _features_of(model), optimizer or _optimizer_of(model)
+    features, optimizer = to_features(model), optimizer or optimizer_of(model)
     sample = read_sample(batches, features)
     configs = {feature.table.name: feature.table for feature in features}
     _check(configs, keys or {}, ranks, machine)
@@ -175,7 +175,7 @@ def plan(
     return Plan(tables, step)
 
 
-def _features_of(model):
+def to_features(model):
     if isinstance(model, Sequence):
         return list(model)
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else [model]
@@ -189,7 +189,7 @@ def _is_feature(feature):
     return isinstance(feature, FeatureConfig)
 
 
-def _optimizer_of(model):
+def optimizer_of(model):
     return getattr(model, "optimizer", None)
 
 
@@ -236,11 +236,11 @@ def _size_of(config: TableConfig, measured, sample, features, samples, keys, ran
 
 def _measure_all(configs, optimizer, dtype, ranks):
     """{table: TableBytes}; tables of one shape and kind are measured once."""
-    found: dict[tuple[int, str, str], TableBytes] = {}
+    found: dict[tuple[int, str, str, bool], TableBytes] = {}
     of_table = {}
     for name, config in configs.items():
         options = _options_of(config) or KeyedOptions()
-        kind = (config.dim, config.dtype or dtype, repr(options))
+        kind = (config.dim, config.dtype or dtype, repr(options), config.trainable)
         if kind not in found:
             trained = optimizer if config.trainable else None
             found[kind] = measure(config.dim, kind[1], options, trained, ranks)

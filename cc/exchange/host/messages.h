@@ -5,7 +5,7 @@
 //   | local ids or keys, table after table |
 //   | for keyed tables, the occurrences of each key in the batch, table after table |
 //
-// Of a table whose owners send sums of rows, the number of rows is that of the sums, the ids are
+// Where a table's owners send sums of rows, its number of rows is that of the sums, and its ids are
 //
 //   | number of ids | 1: they have weights | a RowSum per sum | ids or keys, sum after sum |
 //   | their weights, two in a word |
@@ -49,7 +49,7 @@ struct TableRequest {
   std::vector<int64_t> ids;        // local ids, or keys
   std::vector<int64_t> times;      // for keyed tables: occurrences of each key; else empty
   std::vector<int64_t> first_row;  // [num_ranks + 1] where each owner's rows, or sums, begin
-  // Of a table whose owners send sums; else empty.
+  // The rest is empty where the table's owners send rows.
   std::vector<int64_t> first_id = {};  // [num_ranks + 1] where each owner's ids begin
   std::vector<RowSum> sums = {};
   std::vector<float> weights = {};  // of each id; empty: 1

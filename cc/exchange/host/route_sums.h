@@ -22,7 +22,7 @@ namespace group_embedding {
 TableRequest RouteSums(const RouteInput& input, const RoutedTable& table,
                        const std::vector<int64_t>& features, SampleSums* sums, Fault* fault);
 
-// Of a batch with sums: the number of ids of each feature, [num_features] written.
+// Counts the routed ids of each feature in a batch with sums. num_ids: [num_features] written.
 void CountRoutedIds(const RouteInput& input, const std::vector<SampleSums>& sums, int64_t* num_ids);
 
 // Writes the batch (grouping/group_ids.h) that is looked up in the matrices of all tables. ids: as

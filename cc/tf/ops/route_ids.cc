@@ -96,8 +96,8 @@ REGISTER_OP("GroupEmbedding>ReadRequests")
     })
     .Doc(R"doc(
 Turns the messages of all ranks into lookups of this rank's local rows, one for each group of tables:
-one feature per table, one id per sample. Of tables with sums, a sample has the ids of a sum, and the
-whole group has weights. Fails, on every rank alike, when a rank reports a bad id, and where the
+one feature per table, one id per sample. In a group of tables with sums, a sample has the ids of a
+sum, and weights. Fails, on every rank alike, when a rank reports a bad id, and where the
 ranks' descriptions differ.
 
 messages, splits: of RouteIds, as received from each rank.

@@ -135,8 +135,8 @@ def _as_routed(table, sums=False):
 
 
 def _has_sums(group, table):
-    """Whether the table's owners send sums. The samples of a dense lookup, which leaves no id out,
-    are single rows."""
+    """Returns whether the table's owners send sums. In a dense lookup, which leaves no id out,
+    samples are single rows."""
     return group.prune_negative and table.source.object.placement.sums
 
 
