@@ -41,7 +41,7 @@ _WORTH = 0.8  # sums are chosen for so many of the bytes of rows, which go ahead
 
 @dataclasses.dataclass(frozen=True)
 class PlacedTable:
-    """Where a table lies, and why.
+    """The placement of one table, and the reason for it.
 
     Attributes:
         name: of the table.
@@ -61,7 +61,7 @@ class PlacedTable:
 
 @dataclasses.dataclass(frozen=True)
 class TablePlacements:
-    """What `ge.place_tables` chose; `print` shows it as a table.
+    """The placements that `ge.place_tables` chose; `print` shows them as a table.
 
     Attributes:
         features: FeatureConfigs whose tables have the placements chosen, to make the layer of.
@@ -98,11 +98,11 @@ def place_tables(
 ) -> TablePlacements:
     """Chooses where each table lies, by the bytes that a step sends and those of memory.
 
-    A table is kept whole on each rank if its rows and slots take 16 KiB or less; up to `whole_bytes`
-    if that sends the fewest bytes. Of the others, and of tables of keys, the rows are spread over
-    the ranks; owners send sums of a sample's rows where these are at most 0.8 of the bytes of
-    unique rows. Placements that configs name stay, but for "auto". Sums need tables in host memory
-    and features without weights, and no sequences.
+    A table is kept whole on each rank if its rows and slots take 16 KiB or less, and up to
+    `whole_bytes` if that sends the fewest bytes. Rows of other tables, and of tables of keys, are
+    spread over the ranks. Owners send sums of a sample's rows where these are at most 0.8 of the
+    bytes of unique rows; sums need tables in host memory, no sequences of the table, and no
+    feature with weights. Placements that configs name stay, but for "auto".
 
     In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
     `dry_run=True` a process computes and prints them for any number of ranks and hosts.
@@ -280,9 +280,7 @@ class _Chooser:
         ways = [_way_of(words[name][0]) for name in self._models]
         step = step_time(list(self._models.values()), self._job, machine, network, ways)
         features = [_placed(feature, words) for feature in self._features]
-        return TablePlacements(
-            features, tables, crossings, step, self._job.ranks, self._job.hosts
-        )
+        return TablePlacements(features, tables, crossings, step, self._job.ranks, self._job.hosts)
 
     def _memory(self, name, word):
         is_spread = word != REPLICATED and localized_rank(word) is None

@@ -24,7 +24,7 @@ def words(found):
 
 
 def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
-    # Given tables that are small, of many ids a sample, of few, and of keys, and one with a placement
+    # Given tables that are small, of many ids a sample, of few, of keys, and placed already
     features = cases.features()
 
     # When they are placed over four ranks on two hosts

@@ -72,7 +72,9 @@ def test_bytes_of_tables_of_keys(name, num_keys):
 
 def test_a_frozen_table_beside_a_trained_one_of_its_shape_has_no_slots():
     # Given two tables that differ in whether they are trained
-    tables = [ge.TableConfig(name, 100, 8, trainable=name == "trained") for name in ("trained", "frozen")]
+    tables = [
+        ge.TableConfig(name, 100, 8, trainable=name == "trained") for name in ("trained", "frozen")
+    ]
     features = [ge.FeatureConfig(table.name, table) for table in tables]
     # When they are planned with an optimizer of one slot
     batch = {table.name: np.arange(10)[:, None] for table in tables}

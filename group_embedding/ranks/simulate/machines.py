@@ -59,7 +59,7 @@ _H200 = Machine(
 _H100 = dataclasses.replace(_H200, name="h100", copy_gb_s=3030.0)
 MACHINES = {machine.name: machine for machine in (_H100, _H200)}
 
-# A core of a CPU, whose rank has it alone. Fitted to the rows of one and of two ranks on two cores of
+# A core of a CPU, whose rank has it alone, fitted to runs of one and of two ranks on two cores in
 # benchmarks/results/bench_ranks_cpus.json: ids, rows of owners, outputs and messages tell these
 # apart, and other moves do not. Ranks of a host read each other's messages where they are.
 CPU = Machine(

@@ -221,9 +221,7 @@ def check_placement(placement: str) -> None:
         )
 
 
-def best_placement(
-    table: TableOfModel, job: Job, placements: Sequence[str] = PLACEMENTS
-) -> str:
+def best_placement(table: TableOfModel, job: Job, placements: Sequence[str] = PLACEMENTS) -> str:
     """The placement with the fewest bytes on the slower link that the job has."""
     return min(placements, key=lambda placement: bytes_on_link(table, job, placement))
 
@@ -246,9 +244,7 @@ def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
     ways = 2 if table.trained else 1  # rows or sums, and their gradients
     if placement == WHOLE:
         gradients = table.source.unique(ids) * (_ID_BYTES + row) if table.trained else 0.0
-        return Traffic(
-            gradients * (job.neighbours - 1), gradients * (job.ranks - job.neighbours)
-        )
+        return Traffic(gradients * (job.neighbours - 1), gradients * (job.ranks - job.neighbours))
     if placement == "owner_sums":
         owners = table.features * _expected_owners(job.ranks, table.ids / table.features)
         sums = job.samples * owners * (_SUM_BYTES + ways * row)
