@@ -98,7 +98,7 @@ def _served(calls):
     grouped = [call for call in calls if call.op == "GroupEmbedding>GroupIds"]
     return [
         *(_of_a_request(call) for call in grouped),
-        *(call._replace(op="GroupEmbedding>ServedLookup") for call in lookups),
+        *(Call("GroupEmbedding>ServedLookup", c.inputs, _of_others(c)) for c in lookups),
         *(Call(f"GroupEmbedding>{op}", *given) for op, given in made.items()),
     ]
 
@@ -334,9 +334,14 @@ def _host_exchange(rows, counts, wire):
         library().host_look_up_rows(**of_table, ahead=given, out_dtypes=[tf.float32])
 
 
+def _of_others(lookup):
+    """The attributes that other lookups have, too."""
+    return [(name, value) for name, value in lookup.attrs if name != "constant_weights"]
+
+
 def _on_gpu(call):
     """The call that several ranks with a GPU each would make in the place of this one."""
-    attrs = {name: value for name, value in call.attrs if name != "num_tables"}
+    attrs = {name: value for name, value in _of_others(call) if name != "num_tables"}
     keyed_at = len(call.inputs) - len(attrs.get("keyed_types", []))
     keyed = call.inputs[keyed_at:]
     order = tf.Variable(0.0).handle
