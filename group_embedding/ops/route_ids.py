@@ -118,7 +118,6 @@ def _route_ids_grad(op, _messages, _splits, _counts, weight_grad, _sizes):
         raise ValueError(
             "sp_weights: expected no gradient of weights in a lookup with a table whose owners "
             f"send sums, as these have the rows; got one beside {described}; stop the gradient "
-            "(tf.stop_gradient), or leave ':sums' out of the placement; a compiled step "
-            "(ge.training) takes the gradient of all weights"
+            "(tf.stop_gradient), or leave ':sums' out of the placement"
         )
     return [weight_grad, None]

@@ -52,11 +52,12 @@ def test_tables_train_as_in_one_process(ranks, one_process, optimizer, weighted)
             np.testing.assert_allclose(found["rows"][name], rows, rtol=2e-5, atol=2e-6)
 
 
-def test_tables_train_in_a_compiled_step_as_in_one_process(ranks, one_process):
-    expected = one_process["trained"]["adam", False]
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_tables_train_in_a_compiled_step_as_in_one_process(ranks, one_process, weighted):
+    expected = one_process["trained"]["adam", weighted]
     for of_rank in ranks:
         for name, rows in expected["rows"].items():
-            found = of_rank["compiled"]["rows"][name]
+            found = of_rank["compiled"][weighted]["rows"][name]
             np.testing.assert_allclose(found, rows, rtol=2e-5, atol=2e-6)
 
 
