@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from group_embedding.config import FeatureConfig
 from group_embedding.placement import (
     AUTO,
@@ -155,7 +157,8 @@ def place_tables(
         dtype=dtype,
     ).tables
     job = Job(ranks, -(-ranks // hosts), sample.batch_size)
-    chooser = _Chooser(features, sample, plans, job, whole_bytes, may_send_sums=machine == CPU.name)
+    may_send_sums = machine == CPU.name and (dry_run or _are_tables_in_host_memory())
+    chooser = _Chooser(features, sample, plans, job, whole_bytes, may_send_sums)
     words = {name: chooser.choose(name) for name in plans}
     if not dry_run and current().strategy is None:
         words = _of_first_rank(words)
@@ -194,6 +197,12 @@ def _check(whole_bytes, machine, cores):
         raise ValueError(f"cores: expected at least 1, got {cores}")
 
 
+def _are_tables_in_host_memory():
+    """Returns whether tables of this job may have owners that send sums: ranks are processes, and
+    see no GPU on which their tables would be."""
+    return current().strategy is None and not tf.config.get_visible_devices("GPU")
+
+
 def _over_ranks(feature):
     """The feature with its table spread over ranks, of which the plan counts all rows."""
     table = dataclasses.replace(feature.table, placement=DISTRIBUTED)
@@ -221,7 +230,7 @@ class _Chooser:
         self._features, self._plans, self._job = features, plans, job
         self._whole_bytes = whole_bytes
         weighted = any(f.weights_feature and not f.is_sequence for f in features)
-        self._may_send_sums = may_send_sums and not weighted and current().strategy is None
+        self._may_send_sums = may_send_sums and not weighted
         self._configs = {feature.table.name: feature.table for feature in features}
         self._models = {name: self._model_of(name, sample) for name in plans}
 

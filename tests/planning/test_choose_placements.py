@@ -91,6 +91,16 @@ def test_owners_send_no_sums_where_lookups_would_refuse_them(change):
     assert words(placed(features, **change))["history"] == "distributed"
 
 
+def test_a_job_that_sees_a_gpu_has_no_sums(monkeypatch):
+    # Given a process that sees a GPU, or none
+    from group_embedding.planning.choose_placements import _are_tables_in_host_memory
+
+    for gpus in ([], ["GPU:0"]):
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind, gpus=gpus: gpus)
+        # When it asks whether owners may send sums, Then they may where tables are in host memory
+        assert _are_tables_in_host_memory() == (not gpus)
+
+
 def test_a_frozen_table_is_whole_where_memory_allows_it():
     # Given a frozen table, which sends nothing once each rank has it
     table = ge.TableConfig("frozen", 5000, 32, trainable=False)
