@@ -60,7 +60,14 @@ if TYPE_CHECKING:  # what `_NAMES` loads when it is used
         sequence_categorical_column_with_embedding,
     )
     from group_embedding.lookups import RoutedIds, owner_of
-    from group_embedding.planning import Plan, TablePlan, plan
+    from group_embedding.planning import (
+        PlacedTable,
+        Plan,
+        TablePlacements,
+        TablePlan,
+        place_tables,
+        plan,
+    )
     from group_embedding.ranks import exchange
     from group_embedding.ranks.distributed import (
         DistributedOptimizer,
@@ -122,7 +129,14 @@ _NAMES = {
         "sequence_categorical_column_with_embedding",
     ],
     "lookups": ["RoutedIds", "owner_of"],
-    "planning": ["Plan", "TablePlan", "plan"],
+    "planning": [
+        "PlacedTable",
+        "Plan",
+        "TablePlacements",
+        "TablePlan",
+        "place_tables",
+        "plan",
+    ],
     "ranks.distributed": [
         "DistributedOptimizer",
         "Saver",

@@ -5,9 +5,12 @@ import dataclasses
 import re
 
 DISTRIBUTED, REPLICATED, AUTO = "distributed", "replicated", "auto"
-_LOCALIZED = re.compile(r"localized:(\d+)$")
+DISTRIBUTED_SUMS = "distributed:sums"
+_LOCALIZED = re.compile(r"localized:(\d+)(:sums)?$")
 _KINDS = "mod", "hash", "one_rank"
-_CHOICES = "'distributed', 'localized:<rank>', 'replicated' or 'auto'"
+_CHOICES = (
+    "'distributed', 'localized:<rank>', either with ':sums' behind it, 'replicated' or 'auto'"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,12 +18,15 @@ class Placement:
     """How the rows of one table are spread over the ranks: 'mod', by their number; 'hash', by their
     key; 'one_rank': all are on `rank`.
 
+    With `sums` an owner combines the rows of a sample and sends their sum; else it sends the rows.
+
     The methods are about tables by row. A key has the same number on its owner as elsewhere, and
     `ge.owner_of` names the owner.
     """
 
     kind: str
     rank: int = 0
+    sums: bool = False
 
     def __post_init__(self):
         if self.kind not in _KINDS:
@@ -64,7 +70,8 @@ class Placement:
             )
 
     def __str__(self):
-        return f"localized:{self.rank}" if self.kind == "one_rank" else "distributed"
+        where = f"localized:{self.rank}" if self.kind == "one_rank" else DISTRIBUTED
+        return f"{where}:sums" if self.sums else where
 
 
 def check_placement(owner, word):
@@ -72,20 +79,29 @@ def check_placement(owner, word):
 
     Args:
         owner: what asks for it, for the message.
-        word: 'distributed', 'localized:<rank>', 'replicated' or 'auto'.
+        word: 'distributed', 'distributed:sums', 'localized:<rank>', 'localized:<rank>:sums',
+            'replicated' or 'auto'.
 
     Raises:
         ValueError: it is none of them.
     """
-    if word in (DISTRIBUTED, REPLICATED, AUTO) or localized_rank(word) is not None:
+    if (
+        word in (DISTRIBUTED, DISTRIBUTED_SUMS, REPLICATED, AUTO)
+        or localized_rank(word) is not None
+    ):
         return word
     raise ValueError(f"{owner}: expected placement to be {_CHOICES}, got {word!r}")
 
 
 def localized_rank(word):
-    """The rank of 'localized:<rank>', else None."""
+    """The rank of 'localized:<rank>', with ':sums' or without; else None."""
     match = _LOCALIZED.match(word) if isinstance(word, str) else None
     return int(match.group(1)) if match else None
+
+
+def sends_sums(word):
+    """Returns whether a placement has owners send sums of rows: one of its words ends so."""
+    return word.endswith(":sums")
 
 
 def no_saved_model(name, num_ranks):
@@ -119,7 +135,7 @@ def to_placement(owner, word, num_ranks, keyed):
             raise ValueError(
                 f"{owner}: expected placement to name a rank below {num_ranks}, got {word!r}"
             )
-        return Placement("one_rank", rank)
+        return Placement("one_rank", rank, sends_sums(word))
     if word == REPLICATED:
         if keyed:
             raise ValueError(
@@ -127,4 +143,4 @@ def to_placement(owner, word, num_ranks, keyed):
                 "key, and ranks would have different ones"
             )
         return None
-    return Placement("hash" if keyed else "mod")
+    return Placement("hash" if keyed else "mod", sums=sends_sums(word))

@@ -76,3 +76,25 @@ def test_messages_of_other_ranks():
     for attrs in ({"group_of_table": [0, 1]}, {"table_of_feature": [0, 2]}, {"table_names": []}):
         with pytest.raises(Refused):
             read_requests(messages, splits, **attrs)
+
+
+@pytest.mark.parametrize("tables", [[2], [-1], [INT32_MAX]], ids=str)
+def test_tables_with_sums_that_are_none(tables):
+    messages, splits = route(num_ranks=1)[:2]
+    with pytest.raises(Refused, match="tables_with_sums"):
+        route(tables_with_sums=tables)
+    with pytest.raises(Refused, match="tables_with_sums"):
+        read_requests(messages, splits, tables_with_sums=tables)
+
+
+def test_a_group_of_rows_and_sums():
+    messages, splits = route(num_ranks=1, tables_with_sums=[1])[:2]
+    with pytest.raises(Refused, match="group_of_table: expected tables with sums in groups"):
+        read_requests(messages, splits, tables_with_sums=[1])
+
+
+def test_messages_of_rows_read_as_sums_and_the_other_way_round():
+    for sent, read in (([], [0, 1]), ([0, 1], [])):
+        messages, splits = route(num_ranks=1, tables_with_sums=sent)[:2]
+        with pytest.raises(Refused, match="no message of this lookup"):
+            read_requests(messages, splits, tables_with_sums=read)

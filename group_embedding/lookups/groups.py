@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from group_embedding.ops.lookup_group import LookupGroup
 from group_embedding.ops.row_source import LOCAL_ROWS, RowSource
-from group_embedding.ranks.sharding.gpu_lookup import ROWS_OF_GPUS, is_served_by_gpus
+from group_embedding.ranks.sharding.gpu_lookup import (
+    ROWS_OF_GPUS,
+    is_served_by_gpus,
+    refuse_sums_on_gpus,
+)
 from group_embedding.ranks.sharding.sharded_lookup import ROWS_OF_RANKS, describe_spread
 
 
@@ -109,6 +113,7 @@ class Lookups:
 def _source_of(table, weighted):
     if not table.exchange:
         return LOCAL_ROWS
+    refuse_sums_on_gpus(table)
     return ROWS_OF_GPUS if is_served_by_gpus(table, weighted) else ROWS_OF_RANKS
 
 

@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     buffer: tf.Tensor  # float32 [words]: row splits and ids (as pairs of floats), weights
     sizes: tf.Tensor  # int64 [features, 2]: samples and ids of each feature
     weighted: bool
+    constant_weights: bool = False  # whether its weights have no gradient
 
 
 def group_ids(features, keyed=()) -> Batch:

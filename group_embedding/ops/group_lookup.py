@@ -53,6 +53,7 @@ def group_lookup(group, batch, concat):
         num_outputs=1 if concat else len(group.names),
         concat=concat,
         weighted=batch.weighted,
+        constant_weights=batch.constant_weights,
         **group.attrs(),
     )
     if len(inputs) == len(handles):
@@ -131,7 +132,7 @@ def _gradients(op, grads, keyed_tables):
     differentiated = autodiff.differentiated(grads)
     samples = samples_with_gradient(op, grads)
     if samples:
-        buffer, sizes = select_samples(buffer, sizes, samples, weighted=False)
+        buffer, sizes = select_samples(buffer, sizes, samples, weighted=op.get_attr("weighted"))
     with autodiff.after(op):
         made = library().group_lookup_grad(
             tables=packed_here(op.inputs[:at]),
@@ -148,8 +149,14 @@ def _gradients(op, grads, keyed_tables):
             **{name: op.get_attr(name) for name in SHARED_ATTRS},
         )
     # The buffer's gradient is that of its weights part: ids and row splits have none.
-    weight_grad = made.weight_grad if op.get_attr("weighted") else None
+    weight_grad = made.weight_grad if _has_weight_gradient(op) else None
     return _OfRows(made.indices, made.values, _reached(op, differentiated)), weight_grad
+
+
+def _has_weight_gradient(op):
+    """Other ops with the attributes of GroupLookup have none of `constant_weights`."""
+    is_lookup = op.type == "GroupEmbedding>GroupLookup"
+    return op.get_attr("weighted") and not (is_lookup and op.get_attr("constant_weights"))
 
 
 def _reached(op, differentiated):
@@ -217,8 +224,8 @@ def _sum_of_rows(gradients):
 
 def samples_with_gradient(op, grads):
     """{feature: its samples that a gradient has reached}, of features whose gradient says so. The
-    others' rows stay out of the tables' gradients. (Weights all have a gradient.)"""
-    if op.get_attr("concat") or op.get_attr("weighted"):
+    others' rows stay out of the tables' gradients. (Weights that have a gradient all have one.)"""
+    if op.get_attr("concat") or _has_weight_gradient(op):
         return {}
     sparse = {f: grad for f, grad in enumerate(grads) if isinstance(grad, tf.IndexedSlices)}
     return {f: tf.cast(grad.indices, tf.int64) for f, grad in sparse.items()}

@@ -17,6 +17,7 @@ class RoutedTable(NamedTuple):
     name: str
     num_rows: int  # of the whole table; -1: it has keys
     placement: Any  # placement.Placement
+    sums: bool  # whether owners send one sum of a sample's rows, instead of the rows
 
 
 class Route(NamedTuple):
@@ -30,9 +31,9 @@ class Route(NamedTuple):
 
 class Requests(NamedTuple):
     """The requests of all ranks to this one: for each lookup a batch with one feature per table and
-    one id per sample."""
+    one id per sample; where owners send sums, the ids of a sum, and weights."""
 
-    batches: list  # of Batch
+    batches: list  # of Batch; where owners send sums, see `of_sums`
     times: list  # int64 [ids] per group: how often each came; [0] for a group without keys
     counts: tf.Tensor  # int64 [ranks, tables]: rows asked by each rank
 
@@ -46,7 +47,7 @@ def route_ids(group, batch, num_ranks, tables, description):
         description: a text that lists the lookup's tables and features, the same on all ranks.
     """
     with tf.device("/CPU:0"):
-        messages, splits, counts, routed = library().route_ids(
+        messages, splits, counts, routed, sizes = library().route_ids(
             batch=batch.buffer,
             sizes=batch.sizes,
             num_ranks=num_ranks,
@@ -59,8 +60,11 @@ def route_ids(group, batch, num_ranks, tables, description):
             weighted=batch.weighted,
             prune_negative=group.prune_negative,
             invalid_ids=group.invalid_ids,
+            tables_with_sums=_with_sums(tables),
         )
-    return Route(messages, splits, counts, batch._replace(buffer=routed))
+    if not _with_sums(tables):
+        sizes = batch.sizes
+    return Route(messages, splits, counts, batch._replace(buffer=routed, sizes=sizes))
 
 
 def read_requests(group, messages, splits, tables, lookup_of_table, description):
@@ -70,7 +74,8 @@ def read_requests(group, messages, splits, tables, lookup_of_table, description)
     Args:
         group, tables, description: as for `route_ids`.
         messages, splits: what all ranks sent to this one.
-        lookup_of_table: for each table, the index of the lookup that reads its requested rows.
+        lookup_of_table: for each table, the index of the lookup that reads its requested rows;
+            tables with sums have lookups of their own.
     """
     with tf.device("/CPU:0"):
         buffers, sizes, times, counts = library().read_requests(
@@ -83,9 +88,19 @@ def read_requests(group, messages, splits, tables, lookup_of_table, description)
             table_names=[table.name for table in tables],
             feature_names=group.names,
             description=description,
+            tables_with_sums=_with_sums(tables),
         )
     batches = [Batch(b, s, weighted=False) for b, s in zip(buffers, sizes)]
     return Requests(batches, times, counts)
+
+
+def of_sums(batch):
+    """The requests of a lookup of tables with sums, whose weights are the factors of rows."""
+    return batch._replace(weighted=True, constant_weights=True)
+
+
+def _with_sums(tables):
+    return [t for t, table in enumerate(tables) if table.sums]
 
 
 def key_owners(keys, num_ranks):
@@ -95,7 +110,14 @@ def key_owners(keys, num_ranks):
 
 
 @tf.RegisterGradient("GroupEmbedding>RouteIds")
-def _route_ids_grad(op, _messages, _splits, _counts, weight_grad):
+def _route_ids_grad(op, _messages, _splits, _counts, weight_grad, _sizes):
     """The weights stay where they are, and so does their gradient."""
-    del op
+    if op.get_attr("tables_with_sums"):
+        first = op.get_attr("tables_with_sums")[0]
+        described = op.get_attr("description").decode().split("\n")[first]
+        raise ValueError(
+            "sp_weights: expected no gradient of weights in a lookup with a table whose owners "
+            f"send sums, as these have the rows; got one beside {described}; stop the gradient "
+            "(tf.stop_gradient), or leave ':sums' out of the placement"
+        )
     return [weight_grad, None]

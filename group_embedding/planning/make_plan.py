@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from group_embedding.config import FeatureConfig, TableConfig, nearest
+from group_embedding.placement import REPLICATED, localized_rank
 from group_embedding.planning import plan_text
 from group_embedding.planning.hit_rates import hit_rate
 from group_embedding.planning.sample import read_sample
@@ -142,7 +143,7 @@ def plan(
     >>> found.tables["users"].keys > 10**5, sorted(found.bytes_by_rank[3])
     (True, ['dram'])
     """
-    features, optimizer = _features_of(model), optimizer or _optimizer_of(model)
+    features, optimizer = to_features(model), optimizer or optimizer_of(model)
     sample = read_sample(batches, features)
     configs = {feature.table.name: feature.table for feature in features}
     _check(configs, keys or {}, ranks, machine)
@@ -174,7 +175,7 @@ def plan(
     return Plan(tables, step)
 
 
-def _features_of(model):
+def to_features(model):
     if isinstance(model, Sequence):
         return list(model)
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else [model]
@@ -188,7 +189,7 @@ def _is_feature(feature):
     return isinstance(feature, FeatureConfig)
 
 
-def _optimizer_of(model):
+def optimizer_of(model):
     return getattr(model, "optimizer", None)
 
 
@@ -235,11 +236,11 @@ def _size_of(config: TableConfig, measured, sample, features, samples, keys, ran
 
 def _measure_all(configs, optimizer, dtype, ranks):
     """{table: TableBytes}; tables of one shape and kind are measured once."""
-    found: dict[tuple[int, str, str], TableBytes] = {}
+    found: dict[tuple[int, str, str, bool], TableBytes] = {}
     of_table = {}
     for name, config in configs.items():
         options = _options_of(config) or KeyedOptions()
-        kind = (config.dim, config.dtype or dtype, repr(options))
+        kind = (config.dim, config.dtype or dtype, repr(options), config.trainable)
         if kind not in found:
             trained = optimizer if config.trainable else None
             found[kind] = measure(config.dim, kind[1], options, trained, ranks)
@@ -248,11 +249,10 @@ def _measure_all(configs, optimizer, dtype, ranks):
 
 
 def _rows_by_rank(config, size, ranks):
-    placement = config.placement or "distributed"
-    if placement == "replicated":
+    if config.placement == REPLICATED:
         return [size] * ranks
-    if placement.startswith("localized:"):
-        owner = int(placement.partition(":")[2])
+    owner = localized_rank(config.placement)
+    if owner is not None:
         return [size if rank == owner else 0 for rank in range(ranks)]
     return [size / ranks] * ranks
 
@@ -298,7 +298,8 @@ def _plan_table(config, size, measured, hbm, hbm_left, ranks, ids) -> TablePlan:
 
 def _division(config, ranks):
     """Among how many ranks the rows of a table are divided."""
-    return ranks if (config.placement or "distributed") == "distributed" else 1
+    whole = config.placement == REPLICATED or localized_rank(config.placement) is not None
+    return 1 if whole else ranks
 
 
 def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):

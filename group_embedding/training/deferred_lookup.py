@@ -26,13 +26,17 @@ class _DeferredLookup:
         self._weighted = [batch.weighted for batch in batches]
         self._variables = _variables_of(lookups)
         self._num_gradients, self._tape = 0, None
-        self._looked_up, self._looked_up_by = None, None  # results, and buffers with weights
+        self._looked_up, self._looked_up_by = None, None  # results, and buffers of trained weights
         names = ", ".join(f"'{name}'" for name in lookups.names[:3])
         self._name = f"the lookup of {names}{', ...' if len(lookups.names) > 3 else ''}"
         tensors = [tensor for group in groups for tensor in group]
         # Where weights lie in those tensors: the first of a group is its buffer.
         starts = [sum(self._sizes[:g]) for g in range(len(groups))]
-        self._buffers = [start for start, weighted in zip(starts, self._weighted) if weighted]
+        self._trains_weights = [
+            batch.weighted and record.should_record_backprop([group[0]])
+            for batch, group in zip(batches, groups)
+        ]
+        self._buffers = [start for start, trains in zip(starts, self._trains_weights) if trains]
         self.results = defer(
             self._name,
             self._look_up,
@@ -77,7 +81,9 @@ class _DeferredLookup:
         return batches
 
     def _look_up_batches(self, batches):
-        buffers = [to_tensors(batch)[0] for batch in batches if batch.weighted]
+        buffers = [
+            to_tensors(batch)[0] for batch, trains in zip(batches, self._trains_weights) if trains
+        ]
         with not_deferring():
             if not self._num_gradients:
                 results = look_up(self._lookups, batches, self._concat)

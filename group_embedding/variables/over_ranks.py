@@ -10,7 +10,7 @@ from group_embedding.ops.route_ids import key_owners
 from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
 from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.exchange.local import LocalExchange
-from group_embedding.ranks.sharding.replica_tables import is_over_replicas
+from group_embedding.ranks.sharding.replica_tables import check_spread, is_over_replicas
 
 
 def placement_of_table(name, word, exchange, storage):
@@ -31,6 +31,8 @@ def placement_of_table(name, word, exchange, storage):
             f"table '{name}': expected storage in host memory, as {exchange.num_ranks} replicas of "
             "one process share it, got HBM; use DRAM, or a process for each GPU"
         )
+    if where is not None and is_over_replicas(exchange) and where.sums:
+        check_spread(where)
     return where
 
 

@@ -31,6 +31,7 @@ struct Case {
   InvalidIds invalid_ids;
   std::vector<int64_t> routed = std::vector<int64_t>(8);
   std::vector<TableRequest> requests;
+  std::vector<SampleSums> sums;
   Fault fault;
 
   void Run(int64_t num_ranks, const ParallelFor& parallel_for) {
@@ -41,7 +42,7 @@ struct Case {
                               {row_splits.data(), ids.data(), weights.data(), 4, 8},
                               invalid_ids,
                               num_ranks};
-    requests = RouteIds(input, routed.data(), &fault, parallel_for);
+    requests = RouteIds(input, routed.data(), &sums, &fault, parallel_for);
   }
 };
 
@@ -195,7 +196,8 @@ TEST(ThreadsGiveTheSameRequests) {
   std::vector<int64_t> ids, row_splits = {0};
   std::vector<Feature> features;
   for (int32_t f = 0; f < 40; ++f) {
-    if (f % 2 == 0) tables.push_back({static_cast<int64_t>(1 + random() % 300), {}});
+    const bool sums = f % 6 == 0;  // of every third table
+    if (f % 2 == 0) tables.push_back({static_cast<int64_t>(1 + random() % 300), {}, sums});
     features.push_back({5 * f, 5, nullptr, 0, f / 2, Combiner::kSum});
     for (int s = 0; s < 5; ++s) {
       for (uint32_t i = random() % 9; i > 0; --i) ids.push_back(random() % tables.back().num_rows);
@@ -211,10 +213,15 @@ TEST(ThreadsGiveTheSameRequests) {
                             {},
                             3};
   Fault fault;
+  std::vector<SampleSums> sums, serial_sums;
   std::vector<int64_t> serial_ids(num_ids), threaded_ids(num_ids);
-  const auto serial = RouteIds(input, serial_ids.data(), &fault, SerialFor);
-  const auto threaded = RouteIds(input, threaded_ids.data(), &fault, testing::ThreadedFor(4));
-  for (int t = 0; t < 20; ++t) CHECK_EQ(threaded[t].ids, serial[t].ids);
+  const auto serial = RouteIds(input, serial_ids.data(), &serial_sums, &fault, SerialFor);
+  const auto threaded =
+      RouteIds(input, threaded_ids.data(), &sums, &fault, testing::ThreadedFor(4));
+  for (int t = 0; t < 20; ++t) {
+    CHECK_EQ(threaded[t].ids, serial[t].ids);
+    CHECK_EQ(sums[t].rows, serial_sums[t].rows);
+  }
   CHECK_EQ(threaded_ids, serial_ids);
 }
 

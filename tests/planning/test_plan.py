@@ -70,6 +70,20 @@ def test_bytes_of_tables_of_keys(name, num_keys):
     assert found.step is None
 
 
+def test_a_frozen_table_beside_a_trained_one_of_its_shape_has_no_slots():
+    # Given two tables that differ in whether they are trained
+    tables = [
+        ge.TableConfig(name, 100, 8, trainable=name == "trained") for name in ("trained", "frozen")
+    ]
+    features = [ge.FeatureConfig(table.name, table) for table in tables]
+    # When they are planned with an optimizer of one slot
+    batch = {table.name: np.arange(10)[:, None] for table in tables}
+    found = ge.plan(features, batches=[batch], optimizer=keras.optimizers.Adagrad(0.1)).tables
+    # Then the frozen one has its rows alone
+    assert found["frozen"].bytes_of_key == 8 * 4
+    assert found["trained"].bytes_of_key == pytest.approx(2 * 8 * 4, rel=0.01)
+
+
 def test_bytes_of_a_model_and_its_variables():
     # Given a compiled model with a table of rows and one of keys
     layer = ge.layers.GroupEmbedding(

@@ -12,6 +12,8 @@ constexpr int64_t kHeaderWords = 6;
 
 int64_t WordsOf(int64_t bytes) { return (bytes + 7) / 8; }
 
+int64_t WordsOfFloats(int64_t count) { return WordsOf(count * sizeof(float)); }
+
 // Returns the line of `text` that begins at `at`, and moves `at` behind it.
 std::string NextLine(const std::string& text, size_t* at) {
   const size_t begin = std::min(*at, text.size());
@@ -52,6 +54,22 @@ class Reader {
     Append(count, to);
   }
 
+  // Copies `count` elements, padded to words.
+  template <typename T>
+  std::vector<T> Array(int64_t count) {
+    std::vector<T> array;
+    constexpr int64_t kInWord = sizeof(int64_t) / sizeof(T);
+    if (!Has(count < 0 || count / kInWord > left_ ? -1 : (count + kInWord - 1) / kInWord)) {
+      return array;
+    }
+    array.resize(count);
+    if (count > 0) std::memcpy(array.data(), at_, count * sizeof(T));
+    Skip((count + kInWord - 1) / kInWord);
+    return array;
+  }
+
+  void Refuse() { whole_ = false; }
+
   // Whether all words were read, and none past the end.
   bool Ended() const { return whole_ && left_ == 0; }
 
@@ -63,6 +81,60 @@ class Reader {
   int64_t left_;
   bool whole_ = true;
 };
+
+bool HasSums(const Description& description, int64_t table) {
+  return !description.sums.empty() && description.sums[table];
+}
+
+int64_t NumWords(const TableRequest& table, int64_t num_ranks) {
+  int64_t words = table.ids.size() + table.times.size();
+  if (!table.first_id.empty()) {
+    words += 3 * num_ranks + table.sums.size() + WordsOfFloats(table.weights.size());
+  }
+  return words;
+}
+
+// The ids of the sums that one owner is asked for.
+void AppendSums(const TableRequest& table, int64_t owner, std::vector<int64_t>* words) {
+  const int64_t first = table.first_id[owner], num_ids = table.first_id[owner + 1] - first;
+  const int64_t first_sum = table.first_row[owner];
+  const int64_t num_sums = table.first_row[owner + 1] - first_sum;
+  words->insert(words->end(), {num_ids, table.weights.empty() ? 0 : 1});
+  const size_t sums_at = words->size();
+  words->resize(sums_at + num_sums);
+  if (num_sums > 0) {
+    std::memcpy(words->data() + sums_at, table.sums.data() + first_sum, num_sums * sizeof(RowSum));
+  }
+  words->insert(words->end(), table.ids.begin() + first, table.ids.begin() + first + num_ids);
+  if (table.weights.empty() || num_ids == 0) return;
+  const size_t weights_at = words->size();
+  words->resize(weights_at + WordsOfFloats(num_ids));
+  std::memcpy(words->data() + weights_at, table.weights.data() + first, num_ids * sizeof(float));
+}
+
+// Reads what AppendSums wrote of so many sums.
+void ReadSums(int64_t num_sums, int64_t table, Reader* message, Requests* requests) {
+  const int64_t num_ids = message->Next(), weighted = message->Next();
+  const std::vector<RowSum> sums = message->Array<RowSum>(num_sums);
+  std::vector<int64_t> ids;
+  message->Append(num_ids, &ids);
+  const std::vector<float> weights = message->Array<float>(weighted == 0 ? 0 : num_ids);
+  int64_t left = static_cast<int64_t>(ids.size());
+  for (const RowSum& sum : sums) {
+    if (sum.num_ids < 0 || sum.num_ids > left) return message->Refuse();
+    left -= sum.num_ids;
+  }
+  const bool is_whole = left == 0 && (weighted == 0 || weights.size() == ids.size());
+  if (!is_whole || weighted < 0 || weighted > 1) return message->Refuse();
+  requests->ids[table].insert(requests->ids[table].end(), ids.begin(), ids.end());
+  int64_t id = 0;
+  for (const RowSum& sum : sums) {
+    requests->sum_lengths[table].push_back(sum.num_ids);
+    for (const int64_t end = id + sum.num_ids; id < end; ++id) {
+      requests->factors[table].push_back(sum.scale * (weighted == 0 ? 1.0f : weights[id]));
+    }
+  }
+}
 
 }  // namespace
 
@@ -98,7 +170,7 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
   const int64_t description_bytes =
       with_description ? static_cast<int64_t>(description.text.size()) : 0;
   size_t size = num_ranks * (kHeaderWords + WordsOf(description_bytes) + tables.size());
-  for (const TableRequest& table : tables) size += table.ids.size() + table.times.size();
+  for (const TableRequest& table : tables) size += NumWords(table, num_ranks);
   words.reserve(size);
   for (int64_t owner = 0; owner < num_ranks; ++owner) {
     const size_t start = words.size();
@@ -115,7 +187,13 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
       words.insert(words.end(), values.begin() + table.first_row[owner],
                    values.begin() + table.first_row[owner + 1]);
     };
-    for (const TableRequest& table : tables) append(table.ids, table);
+    for (const TableRequest& table : tables) {
+      if (table.first_id.empty()) {
+        append(table.ids, table);
+      } else {
+        AppendSums(table, owner, &words);
+      }
+    }
     for (const TableRequest& table : tables) {
       if (!table.times.empty()) append(table.times, table);
     }
@@ -130,6 +208,8 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
   Requests requests;
   requests.ids.resize(num_tables);
   requests.times.resize(num_tables);
+  requests.sum_lengths.resize(num_tables);
+  requests.factors.resize(num_tables);
   for (int64_t n = 0; n < num_ranks; words += splits[n++]) {
     Reader message(words, splits[n]);
     const int64_t kind = message.Next(), feature = message.Next();
@@ -146,9 +226,16 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
     }
     for (int64_t t = 0; t < num_tables; ++t) requests.counts.push_back(message.Next());
     const int64_t* counts = requests.counts.data() + n * num_tables;
-    for (int64_t t = 0; t < num_tables; ++t) message.Append(counts[t], &requests.ids[t]);
     for (int64_t t = 0; t < num_tables; ++t) {
-      if (description.keyed[t]) message.AppendUpTo(kMaxTimes, counts[t], &requests.times[t]);
+      if (HasSums(description, t)) {
+        ReadSums(counts[t], t, &message, &requests);
+      } else {
+        message.Append(counts[t], &requests.ids[t]);
+      }
+    }
+    for (int64_t t = 0; t < num_tables; ++t) {
+      if (!description.keyed[t] || HasSums(description, t)) continue;
+      message.AppendUpTo(kMaxTimes, counts[t], &requests.times[t]);
     }
     if (!message.Ended() || !IsFaultKind(kind)) {
       requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";

@@ -5,6 +5,13 @@
 //   | local ids or keys, table after table |
 //   | for keyed tables, the occurrences of each key in the batch, table after table |
 //
+// Where a table's owners send sums of rows, its number of rows is that of the sums, and its ids are
+//
+//   | number of ids | 1: they have weights | a RowSum per sum | ids or keys, sum after sum |
+//   | their weights, two in a word |
+//
+// and no occurrences follow: an id is there as often as it occurs.
+//
 // The description is a text that lists the tables and features of a lookup. It has to be the same
 // on all ranks. The first message contains it, and every message contains its digest, so that ranks
 // can report that they differ, and how.
@@ -21,6 +28,7 @@ namespace group_embedding {
 struct Description {
   std::string text;         // one line per table, then one per feature
   std::vector<bool> keyed;  // [num_tables] whether a table is found by key
+  std::vector<bool> sums;   // [num_tables] whether its owners send sums; empty: none do
 };
 
 uint64_t DigestOf(const std::string& description);
@@ -29,11 +37,22 @@ uint64_t DigestOf(const std::string& description);
 // not send it.
 std::string DifferenceOf(const std::string& ours, const std::string& theirs, int64_t rank);
 
-// The requested rows of one table, owner after owner.
+// scale * sum_i weight_i row_i over the next num_ids ids.
+struct RowSum {
+  int32_t num_ids;
+  float scale;
+};
+static_assert(sizeof(RowSum) == sizeof(int64_t));
+
+// The requested rows of one table, or sums of its rows, owner after owner.
 struct TableRequest {
   std::vector<int64_t> ids;        // local ids, or keys
   std::vector<int64_t> times;      // for keyed tables: occurrences of each key; else empty
-  std::vector<int64_t> first_row;  // [num_ranks + 1] where each owner's ids begin
+  std::vector<int64_t> first_row;  // [num_ranks + 1] where each owner's rows, or sums, begin
+  // The rest is empty where the table's owners send rows.
+  std::vector<int64_t> first_id = {};  // [num_ranks + 1] where each owner's ids begin
+  std::vector<RowSum> sums = {};
+  std::vector<float> weights = {};  // of each id; empty: 1
 };
 
 struct Messages {
@@ -50,8 +69,12 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
 struct Requests {
   std::vector<int64_t> counts;              // [num_ranks, num_tables] rows that each rank requests
   std::vector<std::vector<int64_t>> ids;    // per table, rank after rank
-  std::vector<std::vector<int64_t>> times;  // per table; empty where it has no keys
-  Fault fault;                              // of the lowest rank that has one
+  std::vector<std::vector<int64_t>> times;  // per table; empty where it has no keys, or sums
+  // Per table; empty where it has no sums: the number of ids of each sum, and per id the factor
+  // of its row, its weight times the sum's scale.
+  std::vector<std::vector<int64_t>> sum_lengths;
+  std::vector<std::vector<float>> factors;
+  Fault fault;  // of the lowest rank that has one
   int64_t fault_rank = -1;
   std::string error;  // how the ranks disagree; empty: they agree
 };

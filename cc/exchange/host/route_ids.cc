@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "exchange/host/route_sums.h"
 #include "fused/sample_ids.h"
 
 namespace group_embedding {
@@ -136,7 +137,8 @@ TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
 
 }  // namespace
 
-std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault* fault,
+std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
+                                   std::vector<SampleSums>* sums, Fault* fault,
                                    const ParallelFor& parallel_for) {
   std::vector<std::vector<int64_t>> features_of(input.num_tables);
   for (int64_t f = 0; f < input.num_features; ++f) {
@@ -144,11 +146,14 @@ std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault*
   }
   std::vector<TableRequest> requests(input.num_tables);
   std::vector<Fault> faults(input.num_tables);
+  sums->assign(input.num_tables, {});
   const int64_t cost = 20 * (1 + input.batch.num_ids / std::max<int64_t>(1, input.num_tables));
   parallel_for(input.num_tables, cost, [&](int64_t begin, int64_t end) {
     UniqueIds unique;
     for (int64_t t = begin; t < end; ++t) {
-      requests[t] = RouteTable(input, input.tables[t], features_of[t], &unique, ids, &faults[t]);
+      const RoutedTable& table = input.tables[t];
+      requests[t] = table.sums ? RouteSums(input, table, features_of[t], &(*sums)[t], &faults[t])
+                               : RouteTable(input, table, features_of[t], &unique, ids, &faults[t]);
     }
   });
   const auto bad = std::find_if(faults.begin(), faults.end(),

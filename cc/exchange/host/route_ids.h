@@ -3,7 +3,8 @@
 // A rank finds the unique rows of its batch and their owners (core/owner.h), and writes one message
 // to each owner (messages.h). The received rows form one matrix per table, ordered by owner and
 // then as requested. Routing replaces the batch's ids by row numbers of these matrices, in which
-// the batch is then looked up as if they were the tables.
+// the batch is then looked up as if they were the tables. Owners may send sums of rows instead:
+// see route_sums.h.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ inline constexpr int64_t kAnyKey = -1;
 struct RoutedTable {
   int64_t num_rows;  // of the whole table; kAnyKey: the table is keyed, and any id is valid
   Placement placement;
+  bool sums = false;  // whether its owners send sums of rows
 };
 
 // The batch of one rank before it is routed.
@@ -36,13 +38,22 @@ struct RouteInput {
   int64_t num_ranks;
 };
 
+// The batch's samples of one table whose owners send sums, once these have come: sample after
+// sample of its features, the rows of the table's matrix that add up to it.
+struct SampleSums {
+  std::vector<int64_t> row_splits;  // [samples + 1]; empty: the table's owners send rows
+  std::vector<int64_t> rows;        // [row_splits.back()]
+};
+
 // Returns the requests for each table. ids: [batch.num_ids] written: for each id its row in the
 // table's matrix, -1 if the id is left out, or the matrix's number of rows if the id reads zeros.
 // Keys that are left out because of their weight are requested too, since their owner counts them.
+// sums: [num_tables] written; a table that has some has no `ids`.
 // fault: receives the first bad id, which reads zeros here: a rank with bad input still takes part
 // in the exchange, so that other ranks do not wait for it. The result depends on the input alone.
 // The batch has fewer than 2^31 ids.
-std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids, Fault* fault,
+std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
+                                   std::vector<SampleSums>* sums, Fault* fault,
                                    const ParallelFor& parallel_for);
 
 }  // namespace group_embedding

@@ -7,6 +7,7 @@
 #include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/batch_input.h"
+#include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/output_vector.h"
 
@@ -30,6 +31,7 @@ class ReadRequestsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("feature_names", &feature_names_));
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_.text));
     for (const int64_t num_rows : num_rows_) description_.keyed.push_back(num_rows == kAnyKey);
+    OP_REQUIRES_OK(context, GetTablesWithSums(context, num_rows_.size(), &description_.sums));
     OP_REQUIRES(context,
                 feature_names_.size() == table_of_feature_.size() &&
                     table_names_.size() == num_rows_.size() &&
@@ -47,6 +49,11 @@ class ReadRequestsOp : public OpKernel {
     };
     expect_indices("table_of_feature", table_of_feature_, NumTables());
     expect_indices("group_of_table", group_of_table_, num_groups_);
+    for (int64_t t = 0; t < NumTables(); ++t) {
+      OP_REQUIRES(context, GroupHasSums(group_of_table_[t]) == HasSums(t),
+                  absl::InvalidArgumentError(
+                      "group_of_table: expected tables with sums in groups without others"));
+    }
   }
 
   void Compute(OpKernelContext* context) override {
@@ -70,7 +77,8 @@ class ReadRequestsOp : public OpKernel {
     OP_REQUIRES(context, requests.error.empty(), absl::InvalidArgumentError(requests.error));
     OP_REQUIRES_OK(context, ToStatus(requests));
     for (int group = 0; group < num_groups_; ++group) {
-      OP_REQUIRES_OK(context, OutputGroup(context, requests, group));
+      OP_REQUIRES_OK(context, GroupHasSums(group) ? OutputGroupOfSums(context, requests, group)
+                                                  : OutputGroup(context, requests, group));
     }
     OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 3 * num_groups_, requests.counts,
                                                   TensorShape({num_ranks, NumTables()})));
@@ -78,6 +86,15 @@ class ReadRequestsOp : public OpKernel {
 
  private:
   int64_t NumTables() const { return static_cast<int64_t>(num_rows_.size()); }
+
+  bool HasSums(int64_t table) const {
+    return !description_.sums.empty() && description_.sums[table];
+  }
+
+  bool GroupHasSums(int group) const {
+    const auto first = std::find(group_of_table_.begin(), group_of_table_.end(), group);
+    return first != group_of_table_.end() && HasSums(first - group_of_table_.begin());
+  }
 
   absl::Status ToStatus(const Requests& requests) const {
     const Fault& fault = requests.fault;
@@ -111,6 +128,35 @@ class ReadRequestsOp : public OpKernel {
         OutputVector<int64_t>(context, num_groups_ + group, sizes, TensorShape({num_tables, 2})));
     return OutputVector<int64_t>(context, 2 * num_groups_ + group, times,
                                  TensorShape({times.empty() ? 0 : num_ids}));
+  }
+
+  // As OutputGroup, of tables with sums: a sample for each, and weights. An id is there as often as
+  // it occurs, so that nothing says how often.
+  absl::Status OutputGroupOfSums(OpKernelContext* context, const Requests& requests,
+                                 int group) const {
+    std::vector<int64_t> row_splits = {0}, ids, sizes;
+    std::vector<float> weights;
+    for (int64_t t = 0; t < NumTables(); ++t) {
+      if (group_of_table_[t] != group) continue;
+      const std::vector<int64_t>& lengths = requests.sum_lengths[t];
+      for (const int64_t length : lengths) row_splits.push_back(row_splits.back() + length);
+      ids.insert(ids.end(), requests.ids[t].begin(), requests.ids[t].end());
+      weights.insert(weights.end(), requests.factors[t].begin(), requests.factors[t].end());
+      sizes.insert(sizes.end(), {static_cast<int64_t>(lengths.size()),
+                                 static_cast<int64_t>(requests.ids[t].size())});
+    }
+    const BatchLayout at = LayOutBatch(static_cast<int64_t>(row_splits.size()) - 1,
+                                       static_cast<int64_t>(ids.size()), /*weighted=*/true);
+    Tensor* batch;
+    TF_RETURN_IF_ERROR(context->allocate_output(group, TensorShape({at.size}), &batch));
+    float* buffer = batch->flat<float>().data();
+    std::copy(row_splits.begin(), row_splits.end(), reinterpret_cast<int64_t*>(buffer));
+    std::copy(ids.begin(), ids.end(), reinterpret_cast<int64_t*>(buffer + at.ids));
+    std::copy(weights.begin(), weights.end(), buffer + at.weights);
+    const int64_t num_tables = static_cast<int64_t>(sizes.size()) / 2;
+    TF_RETURN_IF_ERROR(
+        OutputVector<int64_t>(context, num_groups_ + group, sizes, TensorShape({num_tables, 2})));
+    return OutputVector<int64_t>(context, 2 * num_groups_ + group, {}, TensorShape({0}));
   }
 
   static absl::Status OutputBatch(OpKernelContext* context, int index,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/words.h"
+#include "exchange/host/route_sums.h"
 #include "grouping/group_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/batch_input.h"
@@ -56,19 +57,16 @@ class RouteIdsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& batch = context->input(0);
     std::vector<Feature> features;
     RouteInput input;
     OP_REQUIRES_OK(context, Read(context, &features, &input));
-    Tensor* routed;
-    OP_REQUIRES_OK(context, context->allocate_output(3, batch.shape(), &routed));
-    // Row splits and weights stay as they are.
-    std::copy_n(batch.flat<float>().data(), batch.NumElements(), routed->flat<float>().data());
-    const BatchLayout at = LayOutBatch(input.batch.num_samples, input.batch.num_ids, weighted_);
     Fault fault;
-    const std::vector<TableRequest> requests =
-        RouteIds(input, reinterpret_cast<int64_t*>(routed->flat<float>().data() + at.ids), &fault,
-                 ThreadsOf(context));
+    std::vector<TableRequest> requests;
+    if (description_.sums.empty()) {
+      OP_REQUIRES_OK(context, Route(context, input, &requests, &fault));
+    } else {
+      OP_REQUIRES_OK(context, RouteWithSums(context, input, &requests, &fault));
+    }
     const Messages messages =
         WriteMessages(requests, fault, description_,
                       /*with_description=*/!description_is_told_.exchange(true), num_ranks_);
@@ -84,6 +82,42 @@ class RouteIdsOp : public OpKernel {
   }
 
  private:
+  // Outputs the batch in terms of rows alone: it differs in its ids.
+  absl::Status Route(OpKernelContext* context, const RouteInput& input,
+                     std::vector<TableRequest>* requests, Fault* fault) const {
+    const Tensor& batch = context->input(0);
+    Tensor* routed;
+    TF_RETURN_IF_ERROR(context->allocate_output(3, batch.shape(), &routed));
+    float* buffer = routed->flat<float>().data();
+    std::copy_n(batch.flat<float>().data(), batch.NumElements(), buffer);
+    const BatchLayout at = LayOutBatch(input.batch.num_samples, input.batch.num_ids, weighted_);
+    std::vector<SampleSums> sums;
+    *requests = RouteIds(input, reinterpret_cast<int64_t*>(buffer + at.ids), &sums, fault,
+                         ThreadsOf(context));
+    context->set_output(4, context->input(1));
+    return absl::OkStatus();
+  }
+
+  // Outputs a batch with other numbers of ids, as sums stand for several.
+  absl::Status RouteWithSums(OpKernelContext* context, const RouteInput& input,
+                             std::vector<TableRequest>* requests, Fault* fault) const {
+    std::vector<int64_t> ids(input.batch.num_ids), num_ids(input.num_features);
+    std::vector<SampleSums> sums;
+    *requests = RouteIds(input, ids.data(), &sums, fault, ThreadsOf(context));
+    CountRoutedIds(input, sums, num_ids.data());
+    std::vector<int64_t> sizes;
+    int64_t total_ids = 0;
+    for (int64_t f = 0; f < input.num_features; ++f) {
+      sizes.insert(sizes.end(), {input.features[f].num_samples, num_ids[f]});
+      total_ids += num_ids[f];
+    }
+    Tensor* routed;
+    const BatchLayout at = LayOutBatch(input.batch.num_samples, total_ids, weighted_);
+    TF_RETURN_IF_ERROR(context->allocate_output(3, TensorShape({at.size}), &routed));
+    WriteRoutedBatch(input, ids.data(), sums, num_ids.data(), routed->flat<float>().data());
+    return OutputVector<int64_t>(context, 4, sizes, TensorShape({input.num_features, 2}));
+  }
+
   absl::Status ReadTables(OpKernelConstruction* context) {
     std::vector<int64_t> num_rows;
     std::vector<int32_t> placement_ranks;
@@ -117,6 +151,8 @@ class RouteIdsOp : public OpKernel {
       tables_.push_back({num_rows[t], {*kind, placement_ranks[t]}});
       description_.keyed.push_back(num_rows[t] == kAnyKey);
     }
+    TF_RETURN_IF_ERROR(GetTablesWithSums(context, tables_.size(), &description_.sums));
+    for (size_t t = 0; t < description_.sums.size(); ++t) tables_[t].sums = description_.sums[t];
     return absl::OkStatus();
   }
 

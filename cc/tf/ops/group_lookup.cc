@@ -41,6 +41,7 @@ REGISTER_OP("GroupEmbedding>GroupLookup")
     .Input("keyed_tables: keyed_types")
     .Output("outputs: num_outputs * dtype")
     .TABLES_ATTRS.GROUP_ATTRS.Attr("num_outputs: int >= 1")
+    .Attr("constant_weights: bool = false")
     .SetShapeFn(GroupLookupShape)
     .Doc(R"doc(
 Looks up and combines the rows of many features in one pass.
@@ -54,6 +55,7 @@ table_of_feature: index into `tables` of each feature.
 dims: the dim of each table.
 max_norms: per table, the L2 norm that its rows are scaled down to; 0: as they are.
 weighted: whether `batch` has weights.
+constant_weights: whether these have no gradient.
 prune_negative: leave negative ids out; otherwise they are outside the table.
 invalid_ids: what an id outside its table does: raise an error, or be ignored: read as
   a row of zeros.

@@ -18,6 +18,7 @@ REGISTER_OP("GroupEmbedding>RouteIds")
     .Output("splits: int32")
     .Output("counts: int64")
     .Output("routed: float")
+    .Output("routed_sizes: int64")
     .Attr("num_ranks: int >= 1")
     .Attr("num_rows: list(int)")
     .Attr("placements: list({'mod', 'hash', 'one_rank'})")
@@ -27,6 +28,7 @@ REGISTER_OP("GroupEmbedding>RouteIds")
     .Attr("weighted: bool = false")
     .Attr("prune_negative: bool = true")
     .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+    .Attr("tables_with_sums: list(int) = []")
     .SetIsStateful()  // not computed ahead of time where ids are constant: other ranks take part
     .SetShapeFn([](InferenceContext* context) {
       int64_t num_ranks;
@@ -36,7 +38,11 @@ REGISTER_OP("GroupEmbedding>RouteIds")
       context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
       context->set_output(1, context->Vector(num_ranks));
       context->set_output(2, context->Matrix(num_ranks, static_cast<int64_t>(num_rows.size())));
-      context->set_output(3, context->input(0));
+      std::vector<int32_t> with_sums;
+      TF_RETURN_IF_ERROR(context->GetAttr("tables_with_sums", &with_sums));
+      context->set_output(
+          3, with_sums.empty() ? context->input(0) : context->Vector(context->UnknownDim()));
+      context->set_output(4, context->input(1));
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -47,6 +53,9 @@ messages: what each rank is asked for, rank after rank: see cc/exchange/host/mes
 splits: [num_ranks], the words for each rank.
 counts: [num_ranks, num_tables], the rows of each table asked of each rank.
 routed: `batch` with ids that name the rows of the matrices that the answers form, one per table.
+routed_sizes: its sizes, which are others where owners send sums.
+tables_with_sums: the tables of which an owner sends one sum of a sample's rows instead of the rows:
+  see cc/exchange/host/route_sums.h.
 num_rows: of each whole table; -1: its rows are found by key.
 placements: per table, how its rows are spread over the ranks.
 placement_ranks: per table, the rank that has it, where one has.
@@ -67,6 +76,7 @@ REGISTER_OP("GroupEmbedding>ReadRequests")
     .Attr("table_names: list(string)")
     .Attr("feature_names: list(string)")
     .Attr("description: string")
+    .Attr("tables_with_sums: list(int) = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       int64_t num_groups;
@@ -86,15 +96,16 @@ REGISTER_OP("GroupEmbedding>ReadRequests")
     })
     .Doc(R"doc(
 Turns the messages of all ranks into lookups of this rank's local rows, one for each group of tables:
-one feature per table, one id per sample. Fails, on every rank alike, when a rank reports a bad id,
-and where the ranks' descriptions differ.
+one feature per table, one id per sample. In a group of tables with sums, a sample has the ids of a
+sum, and weights. Fails, on every rank alike, when a rank reports a bad id, and where the
+ranks' descriptions differ.
 
 messages, splits: of RouteIds, as received from each rank.
 batches, sizes: as of GroupIds.
 times: per group, how often each id came; empty for a group without keys.
 counts: [num_ranks, num_tables], the rows of each table that each rank asks for.
 group_of_table: the lookup that each table belongs to.
-num_rows, table_of_feature, description: as of RouteIds.
+num_rows, table_of_feature, description, tables_with_sums: as of RouteIds.
 )doc");
 
 REGISTER_OP("GroupEmbedding>KeyOwners")

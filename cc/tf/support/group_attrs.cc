@@ -26,6 +26,21 @@ absl::Status ReadCombiners(OpKernelConstruction* context, std::vector<Combiner>*
   return absl::OkStatus();
 }
 
+absl::Status GetTablesWithSums(OpKernelConstruction* context, size_t num_tables,
+                               std::vector<bool>* with_sums) {
+  std::vector<int32_t> indices;
+  TF_RETURN_IF_ERROR(context->GetAttr("tables_with_sums", &indices));
+  if (!indices.empty()) with_sums->assign(num_tables, false);
+  for (const int32_t index : indices) {
+    if (index < 0 || static_cast<size_t>(index) >= num_tables) {
+      return absl::InvalidArgumentError("tables_with_sums: expected indices into num_rows, got " +
+                                        std::to_string(index));
+    }
+    (*with_sums)[index] = true;
+  }
+  return absl::OkStatus();
+}
+
 DataType ToCore(tensorflow::DataType dtype) {
   if (dtype == tensorflow::DT_FLOAT) return DataType::kFloat32;
   return dtype == tensorflow::DT_HALF ? DataType::kFloat16 : DataType::kBFloat16;

@@ -16,6 +16,10 @@ tensorflow::DataType FromCore(DataType dtype);
 // Reads the attribute "combiners", and appends one Combiner per feature.
 absl::Status ReadCombiners(tensorflow::OpKernelConstruction* context,
                            std::vector<Combiner>* combiners);
+// Reads the attribute "tables_with_sums": for each of so many tables, whether it is listed; empty:
+// none is.
+absl::Status GetTablesWithSums(tensorflow::OpKernelConstruction* context, size_t num_tables,
+                               std::vector<bool>* with_sums);
 
 // Refuses a batch with more ids or samples than those that sort them can number.
 absl::Status CheckSortable(const Batch& batch);

@@ -98,8 +98,11 @@ def enable_distributed_strategy(
         placement: where tables are that are not placed one by one. 'distributed': on all ranks, by
             row number or by the hash of keys. `'localized:<rank>'`: on one. 'replicated': each rank
             has all rows, which start as those of rank 0, and gradients are gathered; not for
-            keys, which are then distributed. 'auto': planned for tables that are made together, by
-            a layer or a column scope; the plan is printed. (A table made alone is distributed.)
+            keys, which are then distributed. 'distributed:sums', `'localized:<rank>:sums'`: the
+            same places, and for each sample an owner sends the sum of its rows instead of the rows:
+            for samples of many ids, of tables in host memory. 'auto': planned for tables that are
+            made together, by a layer or a column scope; the plan is printed. (A table made alone is
+            distributed.)
         comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients are sent in it, and
             added in float32. None: the table's dtype. (Through the host, a rank's own rows are
             rounded to it too. On GPUs they are read in their table, in its dtype.)

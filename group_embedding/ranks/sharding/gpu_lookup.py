@@ -32,6 +32,20 @@ def is_served_by_gpus(table: Any, weighted: bool) -> bool:
     return isinstance(shard, ShardedTable) and shard.placement.kind == "mod"
 
 
+def refuse_sums_on_gpus(table: Any) -> None:
+    """Refuses a tables.Table that is on a GPU and whose owners send sums of rows.
+
+    Raises:
+        ValueError: it is such a table.
+    """
+    if table.device_type == "GPU" and table.source.object.placement.sums:
+        raise ValueError(
+            f"table '{table.name}': expected a placement without ':sums' on a GPU, as only owners "
+            f"with rows in host memory send sums, got '{table.source.object.placement}'; leave "
+            "':sums' out, or make the table with tf.device('CPU')"
+        )
+
+
 class RowsOfGpus(RowSource):
     """Tables of one dtype over ranks with a GPU each: one op exchanges ids and rows."""
 

@@ -13,6 +13,10 @@ their owner keeps what it sent, and `look_up` has those sent again that have cha
 whatever changed them. The rows are the same to the bit, and nothing else knows of it: no key is
 inserted or counted, and nothing is saved.
 
+Where a table's placement has sums, an owner gets the ids of each sample instead of unique ids, adds
+up their rows, and sends a row for each sample and feature with ids there (`exchange/host/
+route_sums.h`); `look_up` adds up those of the owners. Tables of both kinds travel together.
+
 Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
 by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
 gradient is that of the mean of the ranks' losses, ready for one update on its owner. All ranks take
@@ -30,7 +34,13 @@ from tensorflow.python.eager import record
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.group_lookup import group_lookup
 from group_embedding.ops.lookup_group import rows_of_tables
-from group_embedding.ops.route_ids import Requests, RoutedTable, read_requests, route_ids
+from group_embedding.ops.route_ids import (
+    Requests,
+    RoutedTable,
+    of_sums,
+    read_requests,
+    route_ids,
+)
 from group_embedding.ops.row_source import LOCAL_ROWS, RowSource
 
 _ANY_KEY = -1  # in place of a number of rows
@@ -63,13 +73,13 @@ class RowsOfRanks(RowSource):
         if isinstance(batch, RoutedBatch):
             return batch
         exchange = group.tables[0].exchange
-        tables = [_as_routed(table) for table in group.tables]
+        tables = [_as_routed(table, _has_sums(group, table)) for table in group.tables]
         description = describe(group)
         route = route_ids(group, batch, exchange.num_ranks, tables, description)
         messages, splits = exchange.alltoall(
             route.messages, route.splits, "exchange_ids", f"the ids of {_summary(group.tables)}"
         )
-        lookups = _lookups_of(group.tables)
+        lookups = _lookups_of(group)
         requests = read_requests(group, messages, splits, tables, lookups, description)
         return RoutedBatch(route.batch, route.counts, requests)
 
@@ -77,30 +87,37 @@ class RowsOfRanks(RowSource):
         """Prefetches the rows that all ranks request from this one; see `RowSource`."""
         requests = batch.requests
         batches = [
-            LOCAL_ROWS.prefetch(rows_of_tables(_tables_of(group, lookup)), requested)
-            for lookup, requested in enumerate(requests.batches)
+            LOCAL_ROWS.prefetch(rows_of_tables(tables), requested)
+            for (tables, requested) in _requested(group, requests)
         ]
         return batch._replace(requests=requests._replace(batches=batches))
 
     def fetch_ahead(self, group, batch):
         """Fetches rows as they are now, of tables of one dtype in host memory; see `RowSource`."""
-        tables = group.tables
-        if not tables[0].exchange.ahead or batch.ahead or not _are_looked_up(tables, batch):
+        exchange = group.tables[0].exchange
+        if not exchange.ahead or batch.ahead or not _are_looked_up(group, batch):
             return batch
+        what = f"rows ahead of {_summary(group.tables)}"
         with record.stop_recording():  # a lookup that reads: keys are not inserted
-            ahead = tables[0].exchange.rows_ahead(
-                *_rows_to_send(tables, batch), "rows_ahead", f"rows ahead of {_summary(tables)}"
-            )
+            ahead = exchange.rows_ahead(*_rows_to_send(group, batch), "rows_ahead", what)
         return batch._replace(ahead=tuple(ahead))
 
     def look_up(self, group, batch, concat):
         """Fetches the rows of a RoutedBatch and combines them; see `RowSource`. With `concat`,
         tables are of one dtype."""
-        matrices = _fetch_rows(group.tables, batch)
-        received = [t.with_source(rows, tf.float32) for t, rows in zip(group.tables, matrices)]
+        matrices = _fetch_rows(group, batch)
+        tables = [_as_received(group, table) for table in group.tables]
+        received = [t.with_source(rows, tf.float32) for t, rows in zip(tables, matrices)]
         # A routed id of -1 is left out, and one past the end reads zeros.
         fetched = dataclasses.replace(
-            group, tables=received, prune_negative=True, invalid_ids="ignore"
+            group,
+            tables=received,
+            combiners=[
+                "sum" if _has_sums(group, group.tables[t]) else combiner
+                for t, combiner in zip(group.table_of_feature, group.combiners)
+            ],
+            prune_negative=True,
+            invalid_ids="ignore",
         )
         outputs = group_lookup(fetched, batch.batch, concat)
         tables = [0] if concat else group.table_of_feature
@@ -110,11 +127,22 @@ class RowsOfRanks(RowSource):
 ROWS_OF_RANKS = RowsOfRanks()
 
 
-def _as_routed(table):
+def _as_routed(table, sums=False):
     if table.keyed is not None:
-        return RoutedTable(table.name, _ANY_KEY, table.keyed.placement)
+        return RoutedTable(table.name, _ANY_KEY, table.keyed.placement, sums)
     shard = table.source.object
-    return RoutedTable(table.name, shard.num_rows, shard.placement)
+    return RoutedTable(table.name, shard.num_rows, shard.placement, sums)
+
+
+def _has_sums(group, table):
+    """Returns whether the table's owners send sums. In a dense lookup, which leaves no id out,
+    samples are single rows."""
+    return group.prune_negative and table.source.object.placement.sums
+
+
+def _as_received(group, table):
+    """The table of which received rows are: the sums of an owner are of rows that it scaled."""
+    return table._replace(max_norm=0.0) if _has_sums(group, table) else table
 
 
 def describe(group):
@@ -144,7 +172,7 @@ def _limit(table):
 
 def describe_spread(table: Any) -> str:
     """Describes a table's size and placement."""
-    num_rows, placement = _as_routed(table)[1:]
+    _, num_rows, placement, _ = _as_routed(table)
     rows = "keys" if num_rows == _ANY_KEY else f"{num_rows} rows"
     return (
         f"{rows} of {table.dim} {table.dtype.name}, {placement}, "
@@ -152,62 +180,68 @@ def describe_spread(table: Any) -> str:
     )
 
 
-def _lookups_of(tables):
+def _lookups_of(group):
     """For each table, the index of the lookup that serves it on its owner: one lookup for each
-    dtype and, as ops run on the device of keyed tables, each device."""
-    kinds = [(table.dtype, table.device_type) for table in tables]
+    dtype, for rows and for sums and, as ops run on the device of keyed tables, each device."""
+    kinds = [(t.dtype, t.device_type, _has_sums(group, t)) for t in group.tables]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     return [numbers[kind] for kind in kinds]
 
 
-def _tables_of(group, lookup):
-    """This rank's shards of the tables that a lookup on their owner serves."""
-    lookups = _lookups_of(group.tables)
-    return [table.of_this_rank() for table, of in zip(group.tables, lookups) if of == lookup]
+def _requested(group, requests):
+    """For each lookup on the owner, this rank's shards of its tables, and what all ranks request of
+    them."""
+    lookups = _lookups_of(group)
+    for lookup, batch in enumerate(requests.batches):
+        tables = [table for table, of in zip(group.tables, lookups) if of == lookup]
+        has_sums = _has_sums(group, tables[0])
+        yield [_owned(group, t) for t in tables], of_sums(batch) if has_sums else batch
 
 
-def _fetch_rows(tables, routed):
-    """The rows that this rank requests, one float32 [rows, dim] per table."""
-    exchange, requests = tables[0].exchange, routed.requests
+def _fetch_rows(group, routed):
+    """The rows, or sums, that this rank requests, one float32 [rows, dim] per table."""
+    tables, requests = group.tables, routed.requests
+    exchange = tables[0].exchange
     called = ("exchange_rows", f"the rows of {_summary(tables)}")
-    if _are_looked_up(tables, routed):
-        return exchange.look_up_rows(*_rows_to_send(tables, routed), routed.ahead, *called)
-    rows = _look_up_owned(_owned(tables), requests)
+    if _are_looked_up(group, routed):
+        return exchange.look_up_rows(*_rows_to_send(group, routed), routed.ahead, *called)
+    rows = _look_up_owned(group, requests)
     dims = [table.dim for table in tables]
     counts = requests.counts, routed.counts
     return exchange.exchange_rows(rows, *counts, dims, _wire(tables), *called)
 
 
-def _are_looked_up(tables, routed):
+def _are_looked_up(group, routed):
     """Returns whether rows go from tables to messages without a copy between."""
-    one_lookup = len(routed.requests.batches) == 1
-    return one_lookup and tables[0].exchange.looks_up(_owned(tables))
+    if len(routed.requests.batches) != 1 or _has_sums(group, group.tables[0]):
+        return False
+    return group.tables[0].exchange.looks_up([_owned(group, table) for table in group.tables])
 
 
-def _rows_to_send(tables, routed):
+def _rows_to_send(group, routed):
     """The first arguments of `Exchange.look_up_rows`."""
     requests = routed.requests
-    group = rows_of_tables(_owned(tables))
-    batch = LOCAL_ROWS.locate(group, requests.batches[0], requests.times[0])
-    return group, batch, requests.counts, routed.counts, _wire(tables)
+    rows = rows_of_tables([_owned(group, table) for table in group.tables])
+    batch = LOCAL_ROWS.locate(rows, requests.batches[0], requests.times[0])
+    return rows, batch, requests.counts, routed.counts, _wire(group.tables)
 
 
-def _owned(tables):
-    """This rank's shards. Rows are sent unscaled: the requesting rank scales them to max_norm."""
-    return [table.of_this_rank()._replace(max_norm=0.0) for table in tables]
+def _owned(group, table):
+    """This rank's shard. Rows are sent unscaled: the requesting rank scales them to max_norm."""
+    shard = table.of_this_rank()
+    return shard if _has_sums(group, table) else shard._replace(max_norm=0.0)
 
 
 def _wire(tables):
     return [tables[0].exchange.comm_dtype or table.dtype for table in tables]
 
 
-def _look_up_owned(tables, requests):
-    """The rows that all ranks request from this one, one [rows, dim] per table."""
-    rows, lookups = [None] * len(tables), _lookups_of(tables)
-    for lookup, (batch, times) in enumerate(zip(requests.batches, requests.times)):
-        places = [t for t, of in enumerate(lookups) if of == lookup]
-        group = rows_of_tables([tables[t] for t in places])
-        found = LOCAL_ROWS.look_up(group, batch, concat=False, times=times)
-        for t, matrix in zip(places, found):
+def _look_up_owned(group, requests):
+    """The rows, or sums, that all ranks request from this one, one [rows, dim] per table."""
+    rows, lookups = [None] * len(group.tables), _lookups_of(group)
+    for lookup, (tables, batch) in enumerate(_requested(group, requests)):
+        times = requests.times[lookup]
+        found = LOCAL_ROWS.look_up(rows_of_tables(tables), batch, concat=False, times=times)
+        for t, matrix in zip((t for t, of in enumerate(lookups) if of == lookup), found):
             rows[t] = matrix
     return rows

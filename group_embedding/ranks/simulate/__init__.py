@@ -1,23 +1,27 @@
 """The time of a step over many ranks, computed from bytes and recorded speeds."""
 
-from group_embedding.ranks.simulate.machines import MACHINES, Machine, Network
+from group_embedding.ranks.simulate.machines import CPU, MACHINES, Machine, Network, cpu_of
 from group_embedding.ranks.simulate.step_time import (
     PLACEMENTS,
     TRANSPORTS,
+    WHOLE,
     Job,
     StepTime,
     TableOfModel,
     Traffic,
     best_placement,
+    bytes_on_link,
     step_time,
     traffic_of,
 )
 from group_embedding.ranks.simulate.unique_ids import TracedIds, ZipfIds
 
 __all__ = [
+    "CPU",
     "MACHINES",
     "PLACEMENTS",
     "TRANSPORTS",
+    "WHOLE",
     "Job",
     "Machine",
     "Network",
@@ -27,6 +31,8 @@ __all__ = [
     "Traffic",
     "ZipfIds",
     "best_placement",
+    "bytes_on_link",
+    "cpu_of",
     "step_time",
     "traffic_of",
 ]

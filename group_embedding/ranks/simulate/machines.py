@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A GPU, and how it exchanges rows with the others of its host.
+    """A GPU, or a core of a CPU, and how it exchanges rows with the others of its host.
 
     Attributes:
       launch_ms: What a step costs on any batch: launches, and the plan of the call.
@@ -20,6 +21,7 @@ class Machine:
         rank owns, and the outputs. Rows of many ids come from caches, so that they count less.
       peer_gb_s, nccl_gb_s: Bytes a second between two GPUs of a host, each way, with the kernels
         beside, through peer memory and through NCCL.
+      pack_gb_s: Bytes to other ranks a second that a core packs and unpacks; GPUs do so beside.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Machine:
     output_moves: float
     peer_gb_s: float
     nccl_gb_s: float
+    pack_gb_s: float = math.inf
 
 
 # Fitted to the rows of one GPU of benchmarks/results/bench_ranks_gpus_h200.json; the speeds of both
@@ -55,6 +58,35 @@ _H200 = Machine(
 # The same work at the speed of its own memory.
 _H100 = dataclasses.replace(_H200, name="h100", copy_gb_s=3030.0)
 MACHINES = {machine.name: machine for machine in (_H100, _H200)}
+
+# A core of a CPU, whose rank has it alone, fitted to runs of one and of two ranks on two cores in
+# benchmarks/results/bench_ranks_cpus.json: ids, rows of owners, outputs and messages tell these
+# apart, and other moves do not. Ranks of a host read each other's messages where they are.
+CPU = Machine(
+    name="cpu",
+    launch_ms=0.0,
+    exchange_ms=0.0,
+    convert_ms=0.0,
+    ns_per_id=28.0,
+    copy_gb_s=1.0,
+    looked_up_moves=0.0,
+    asked_moves=0.0,
+    owned_moves=0.716,
+    output_moves=0.798,
+    peer_gb_s=math.inf,
+    nccl_gb_s=math.inf,
+    pack_gb_s=0.923,
+)
+
+
+def cpu_of(cores: int) -> Machine:
+    """A CPU of which each rank has so many cores, as if all work were spread over them."""
+    return dataclasses.replace(
+        CPU,
+        ns_per_id=CPU.ns_per_id / cores,
+        copy_gb_s=CPU.copy_gb_s * cores,
+        pack_gb_s=CPU.pack_gb_s * cores,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,21 +15,25 @@ from group_embedding.ranks.simulate.machines import Machine, Network
 from group_embedding.ranks.simulate.unique_ids import IdSource
 
 PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")
+WHOLE = "whole"  # all rows on each rank: takes memory, so that 'best' leaves it out
 TRANSPORTS = ("peer_memory", "nccl")
 _ID_BYTES = 8
 _SAMPLE_BYTES = 4  # which sample an id is of, for the owner that adds up its rows
+_SUM_BYTES = 8  # how many of the ids one sum is of, and the factor of their combiner
 _LEAST_COLUMNS = 16  # of a table's part, where columns are spread
 
 
 @dataclasses.dataclass(frozen=True)
 class TableOfModel:
-    """One table and its feature.
+    """One table and its features.
 
     Attributes:
       name: The name of the table.
       rows, dim: Its shape.
-      ids: The number of ids of a sample.
+      ids: The number of ids of a sample, in all features together.
       source: Where ids come from, a `ZipfIds` or a `TracedIds`.
+      features: How many features look it up.
+      trained: Whether its rows have gradients.
     """
 
     name: str
@@ -37,6 +41,8 @@ class TableOfModel:
     dim: int
     ids: float
     source: IdSource
+    features: int = 1
+    trained: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +146,7 @@ def step_time(
     job: Job,
     machine: Machine,
     network: Network | None = None,
-    placement: str = "rows",
+    placement: str | Sequence[str] = "rows",
     dense_ms: float = 0.0,
     program_ms: float = 0.0,
 ) -> StepTime:
@@ -164,15 +170,18 @@ def step_time(
         them need; 'columns': each rank has some columns of all rows, and sends sums of samples;
         'owner_sums': rows lie as by 'rows', and an owner sends one sum for a sample's ids of a
         table; 'best': the quickest of all these and of one that chooses for each table the
-        placement with the fewest bytes between hosts, or within a host where there is one.
+        placement with the fewest bytes between hosts, or within a host where there is one. Or a
+        list with one for each table, of these and 'whole': each rank has all rows.
       dense_ms: The time of the rest of the model.
       program_ms: The time in which the program issues a step.
 
     Raises:
       ValueError: the placement is none of these.
     """
-    check_placement(placement)
     network = network or Network()
+    if not isinstance(placement, str):
+        return _step(tables, placement, job, machine, network, dense_ms, program_ms)
+    check_placement(placement)
     ways = [[placement] * len(tables)]
     if placement == "best":
         ways = [[best_placement(table, job) for table in tables]]
@@ -186,9 +195,10 @@ def _step(tables, placements, job, machine, network, dense_ms, program_ms):
     traffic, kernels, peers = Traffic(), 0.0, 0
     for table, placement in zip(tables, placements):
         traffic += traffic_of(table, job, placement)
-        kernels += _kernels(table, job, machine)
+        kernels += _kernels(table, job, machine, placement)
         peers = max(peers, _peers(job, placement))
     is_nccl = job.through == "nccl"
+    kernels += _milliseconds(traffic.within_host + traffic.between_hosts, machine.pack_gb_s)
     return StepTime(
         launches=_launches(job, machine),
         kernels=kernels,
@@ -211,14 +221,16 @@ def check_placement(placement: str) -> None:
         )
 
 
-def best_placement(table: TableOfModel, job: Job) -> str:
+def best_placement(table: TableOfModel, job: Job, placements: Sequence[str] = PLACEMENTS) -> str:
     """The placement with the fewest bytes on the slower link that the job has."""
+    return min(placements, key=lambda placement: bytes_on_link(table, job, placement))
 
-    def cost(placement):
-        traffic = traffic_of(table, job, placement)
-        return traffic.between_hosts if job.hosts > 1 else traffic.within_host
 
-    return min(PLACEMENTS, key=cost)
+def bytes_on_link(table: TableOfModel, job: Job, placement: str) -> float:
+    """The bytes that a rank sends for a table in a step: to other hosts, or to other ranks of the
+    only host."""
+    traffic = traffic_of(table, job, placement)
+    return traffic.between_hosts if job.hosts > 1 else traffic.within_host
 
 
 def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
@@ -229,17 +241,21 @@ def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
         return _spread(job, _rows(table, ids, row))
     if placement == "two_levels":
         return _two_levels(table, job, ids, row)
+    ways = 2 if table.trained else 1  # rows or sums, and their gradients
+    if placement == WHOLE:
+        gradients = table.source.unique(ids) * (_ID_BYTES + row) if table.trained else 0.0
+        return Traffic(gradients * (job.neighbours - 1), gradients * (job.ranks - job.neighbours))
     if placement == "owner_sums":
-        owners = _expected_owners(job.ranks, table.ids)
-        sums = job.samples * owners * 2 * row
-        return _spread(job, ids * (_ID_BYTES + _SAMPLE_BYTES) + sums)
+        owners = table.features * _expected_owners(job.ranks, table.ids / table.features)
+        sums = job.samples * owners * (_SUM_BYTES + ways * row)
+        return _spread(job, ids * _ID_BYTES + sums)
     parts = min(job.ranks, max(1, table.dim // _LEAST_COLUMNS))
     all_ids = ids * (_ID_BYTES + _SAMPLE_BYTES) * parts
-    return _spread(job, all_ids + job.samples * 2 * row)
+    return _spread(job, all_ids + job.samples * table.features * ways * row)
 
 
 def _rows(table, ids, row):
-    return table.source.unique(ids) * (_ID_BYTES + 2 * row)
+    return table.source.unique(ids) * (_ID_BYTES + (2 if table.trained else 1) * row)
 
 
 def _spread(job, size):
@@ -283,16 +299,16 @@ def _peers(job, placement):
     return job.hosts - 1 if placement == "two_levels" else job.ranks - job.neighbours
 
 
-def _kernels(table, job, machine):
+def _kernels(table, job, machine, placement):
     ids = job.samples * table.ids
     row = table.dim * job.row_bytes
     asked = table.source.unique(ids)
-    owned = table.source.unique(ids * job.ranks) / job.ranks
+    owned = table.source.unique(ids * job.ranks) / (1 if placement == WHOLE else job.ranks)
     moved = row * (
         machine.looked_up_moves * ids
         + machine.asked_moves * asked
         + machine.owned_moves * owned
-        + machine.output_moves * job.samples
+        + machine.output_moves * job.samples * table.features
     )
     return ids * machine.ns_per_id * 1e-6 + _milliseconds(moved, machine.copy_gb_s)
 

@@ -11,7 +11,7 @@ from group_embedding.ranks.sharding.sharded_table import gather_rows
 
 v1 = tf.compat.v1
 fc = tf.feature_column
-WORDS = ["distributed", "localized:1", "replicated", "auto"]
+WORDS = ["distributed", "distributed:sums", "localized:1", "localized:1:sums", "replicated", "auto"]
 NUM_ROWS, DIM, BATCH_SIZE, NUM_STEPS = 3000, 4, 12, 5
 
 

@@ -61,7 +61,43 @@ def test_a_plan_is_a_table_for_people():
     ]
 
 
-@pytest.mark.parametrize("word", ["localized", "localized:-1", "localized:x", "hash", "", 3])
+@pytest.mark.parametrize(
+    "word, keyed, kind, rank, sums",
+    [
+        ("distributed", False, "mod", 0, False),
+        ("distributed:sums", False, "mod", 0, True),
+        ("distributed:sums", True, "hash", 0, True),
+        ("localized:1", True, "one_rank", 1, False),
+        ("localized:1:sums", False, "one_rank", 1, True),
+    ],
+)
+def test_a_word_says_where_rows_are_and_whether_owners_send_sums(word, keyed, kind, rank, sums):
+    placement = to_placement("a table", check_placement("a table", word), 2, keyed)
+
+    assert (placement.kind, placement.rank, placement.sums) == (kind, rank, sums)
+    assert str(placement) == word
+    assert to_placement("a table", word, 1, keyed) is None
+
+
+def test_a_plan_leaves_tables_with_sums_where_they_are():
+    tables = [
+        TableLoad("all", 9000, 8, placement="distributed:sums"),
+        TableLoad("one", 9000, 8, placement="localized:1:sums"),
+    ]
+
+    plan = plan_placements(tables, num_ranks=2)
+
+    assert plan.placements == {"all": "distributed:sums", "one": "localized:1:sums"}
+    assert plan.memory == (9000 * 16, 9000 * 48)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *["localized", "localized:-1", "localized:x", "hash", "", 3],
+        *["replicated:sums", "auto:sums", ":sums", "distributed:sum", "localized:1:sums:sums"],
+    ],
+)
 def test_a_placement_that_is_none_is_refused(word):
     with pytest.raises(ValueError, match="table 'user': expected placement to be 'distributed'"):
         check_placement("table 'user'", word)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from group_embedding.ranks.simulate import MACHINES, Job, TableOfModel, ZipfIds, step_time
+from group_embedding.ranks.simulate import (
+    MACHINES,
+    Job,
+    TableOfModel,
+    ZipfIds,
+    cpu_of,
+    step_time,
+)
 from group_embedding.ranks.simulate.models import tables_of_model
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -48,6 +55,21 @@ def test_tables_over_two_gpus():
     for tables, job, measured in runs:
         computed = step_time(tables, job, MACHINES["h200"]).total
         assert computed == pytest.approx(measured, rel=LARGEST_ERROR), job
+
+
+def test_tables_over_ranks_of_a_cpu():
+    # Given the recorded runs of one rank with two cores, and of two ranks with one each
+    rows = rows_of("bench_ranks_cpus.json")
+    assert len(rows) == 8
+    for row in rows:
+        shape, dim = row["features x batch x ids, dim"].split(", ")
+        features, samples, ids = map(int, shape.split(" x "))
+        source = ZipfIds(100_000, row["alpha"])
+        table = TableOfModel("", 100_000, int(dim), ids, source)
+        job = Job(row["ranks"], 8, samples // row["ranks"])
+        # When its time is computed, Then it is near
+        computed = step_time([table] * features, job, cpu_of(2 // row["ranks"])).total
+        assert computed == pytest.approx(row["step ms"], rel=LARGEST_ERROR), row
 
 
 def test_the_tables_of_a_dlrm_over_two_and_four_gpus():

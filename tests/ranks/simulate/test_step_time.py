@@ -7,9 +7,11 @@ import pytest
 from group_embedding.ranks.simulate import (
     MACHINES,
     PLACEMENTS,
+    WHOLE,
     Job,
     Network,
     TableOfModel,
+    Traffic,
     ZipfIds,
     best_placement,
     step_time,
@@ -52,7 +54,34 @@ def test_bytes_of_each_placement():
     # 4 ids have 8 (1 - (7/8)^4) different owners
     owners = 8 * (1 - (7 / 8) ** 4)
     found = traffic_of(table, job, "owner_sums")
-    assert found.between_hosts == pytest.approx((200 * 12 + 50 * owners * 2 * row) * 6 / 8)
+    assert found.between_hosts == pytest.approx((200 * 8 + 50 * owners * (8 + 2 * row)) * 6 / 8)
+    # the gradients of the 100 go to each rank that has all rows
+    found = traffic_of(table, job, WHOLE)
+    gradients = 100 * (8 + row)
+    assert (found.within_host, found.between_hosts) == (gradients, 6 * gradients)
+
+
+def test_bytes_of_a_table_without_gradients_and_of_one_of_two_features():
+    # Given the same table, frozen, and looked up by two features with 2 ids each
+    job, row = Job(ranks=8, ranks_of_host=2, samples=50), 32 * 4
+    frozen = dataclasses.replace(table_of(), trained=False)
+    two = dataclasses.replace(table_of(), features=2)
+    # When what a rank sends is computed, Then nothing goes back, and samples have two sums
+    assert traffic_of(frozen, job, "rows").between_hosts == 100 * (8 + row) * 6 / 8
+    assert traffic_of(frozen, job, WHOLE) == Traffic()
+    owners = 2 * 8 * (1 - (7 / 8) ** 2)
+    found = traffic_of(two, job, "owner_sums").between_hosts
+    assert found == pytest.approx((200 * 8 + 50 * owners * (8 + 2 * row)) * 6 / 8)
+
+
+def test_a_step_whose_tables_have_placements_of_their_own():
+    # Given two tables, of which one is whole on each rank
+    tables, job = [table_of(), table_of(dim=64)], Job(ranks=8, ranks_of_host=2, samples=50)
+    network = Network(gb_s=0.001)
+    # When a step is computed with a list, Then its bytes are those of each table's own placement
+    step = step_time(tables, job, MACHINE, network, ["owner_sums", WHOLE])
+    sent = traffic_of(tables[0], job, "owner_sums") + traffic_of(tables[1], job, WHOLE)
+    assert step.between_hosts == pytest.approx(sent.between_hosts / network.gb_s * 1e-6)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

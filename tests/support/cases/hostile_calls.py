@@ -98,7 +98,7 @@ def _served(calls):
     grouped = [call for call in calls if call.op == "GroupEmbedding>GroupIds"]
     return [
         *(_of_a_request(call) for call in grouped),
-        *(call._replace(op="GroupEmbedding>ServedLookup") for call in lookups),
+        *(Call("GroupEmbedding>ServedLookup", c.inputs, _of_others(c)) for c in lookups),
         *(Call(f"GroupEmbedding>{op}", *given) for op, given in made.items()),
     ]
 
@@ -287,10 +287,12 @@ def _exchange():
     """An exchange of one rank with itself."""
     lib = library()
     of_tables = {"num_rows": [5, -1], "description": "two tables"}
-    messages, splits, counts, _ = op_calls.route(
-        num_ranks=1, placements=["mod", "hash"], **of_tables
-    )
-    op_calls.read_requests(messages, splits, num_groups=2, group_of_table=[0, 1], **of_tables)
+    for with_sums in ([1], []):
+        of_tables["tables_with_sums"] = with_sums
+        messages, splits, counts, _, _ = op_calls.route(
+            num_ranks=1, placements=["mod", "hash"], **of_tables
+        )
+        op_calls.read_requests(messages, splits, num_groups=2, group_of_table=[0, 1], **of_tables)
     lib.mark_call(tensor=tf.ones([2]), begins=True, key="gradients", description="of item")
     lib.mark_call(tensor=tf.ones([2]), begins=False, key="gradients", description="of item")
     lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
@@ -332,9 +334,14 @@ def _host_exchange(rows, counts, wire):
         library().host_look_up_rows(**of_table, ahead=given, out_dtypes=[tf.float32])
 
 
+def _of_others(lookup):
+    """The attributes that other lookups have, too."""
+    return [(name, value) for name, value in lookup.attrs if name != "constant_weights"]
+
+
 def _on_gpu(call):
     """The call that several ranks with a GPU each would make in the place of this one."""
-    attrs = {name: value for name, value in call.attrs if name != "num_tables"}
+    attrs = {name: value for name, value in _of_others(call) if name != "num_tables"}
     keyed_at = len(call.inputs) - len(attrs.get("keyed_types", []))
     keyed = call.inputs[keyed_at:]
     order = tf.Variable(0.0).handle

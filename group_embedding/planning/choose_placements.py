@@ -1,0 +1,319 @@
+"""`ge.place_tables`: where each table of a model lies over ranks and hosts, chosen by bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from group_embedding.config import FeatureConfig
+from group_embedding.placement import (
+    AUTO,
+    DISTRIBUTED,
+    DISTRIBUTED_SUMS,
+    REPLICATED,
+    localized_rank,
+    sends_sums,
+)
+from group_embedding.planning import placement_text
+from group_embedding.planning.make_plan import TablePlan, optimizer_of, plan, to_features
+from group_embedding.planning.sample import SampleOfIds, read_sample
+from group_embedding.ranks.exchange.active import current
+from group_embedding.ranks.exchange.gather_strings import gather_text
+from group_embedding.ranks.simulate import (
+    CPU,
+    MACHINES,
+    WHOLE,
+    Job,
+    Network,
+    StepTime,
+    TableOfModel,
+    TracedIds,
+    bytes_on_link,
+    cpu_of,
+    step_time,
+)
+
+_SMALL_BYTES = 16 << 10  # a table up to this size costs more to ask for than to have
+_WORTH = 0.8  # sums are chosen for so many of the bytes of rows, which go ahead of a step
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedTable:
+    """The placement of one table, and the reason for it.
+
+    Attributes:
+        name: of the table.
+        placement: as of `TableConfig`.
+        reason: for a person.
+        sent_bytes: what a rank sends for it in a step over the slower link that the job has:
+            between hosts, or within the only host.
+        memory_bytes: its rows and slots on the rank that has most of them.
+    """
+
+    name: str
+    placement: str
+    reason: str
+    sent_bytes: float
+    memory_bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TablePlacements:
+    """The placements that `ge.place_tables` chose; `print` shows them as a table.
+
+    Attributes:
+        features: FeatureConfigs whose tables have the placements chosen, to make the layer of.
+        tables: a PlacedTable by the name of the table.
+        crossings: how often a step of the tables waits for messages of other ranks: one way each.
+        step: the parts of the time of a step of the tables, whose `total` is milliseconds.
+        ranks, hosts: of the job.
+    """
+
+    features: list[FeatureConfig]
+    tables: dict[str, PlacedTable]
+    crossings: int
+    step: StepTime
+    ranks: int
+    hosts: int
+
+    def __str__(self) -> str:
+        return placement_text.as_table(self)
+
+
+def place_tables(
+    model: Any,
+    *,
+    batches: Iterable[Any],
+    ranks: int | None = None,
+    hosts: int | None = None,
+    optimizer: Any = None,
+    dtype: str = "float32",
+    whole_bytes: int = _SMALL_BYTES,
+    machine: str = CPU.name,
+    cores: int = 1,
+    network: Network | None = None,
+    dry_run: bool = False,
+) -> TablePlacements:
+    """Chooses where each table lies, by the bytes that a step sends and those of memory.
+
+    A table is kept whole on each rank if its rows and slots take 16 KiB or less, and up to
+    `whole_bytes` if that sends the fewest bytes. Rows of other tables, and of tables of keys, are
+    spread over the ranks. Owners send sums of a sample's rows where these are at most 0.8 of the
+    bytes of unique rows; sums need tables in host memory, no sequences of the table, and no
+    feature with weights. Placements that configs name stay, but for "auto".
+
+    In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
+    `dry_run=True` a process computes and prints them for any number of ranks and hosts.
+
+    Args:
+        model: a `GroupEmbedding` that is not built, a Keras model, or a list of FeatureConfigs.
+        batches: a sample: dicts of ids by feature, or tuples that begin with one; the first one is
+            as large as the batch of a rank.
+        ranks, hosts: how many, for a dry run: by default those of this job.
+        optimizer: a Keras optimizer; None: the one that the model is compiled with, or rows without
+            slots.
+        dtype: of rows of tables that name none.
+        whole_bytes: see above.
+        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs no owner sends sums.
+        cores: how many of a CPU a rank has.
+        network: the links between hosts, a `ge.simulate.Network`, whose `round_trips` are not read;
+            None: 50 GB/s a rank and a round trip of 0.02 ms.
+        dry_run: whether to compute only.
+
+    Returns:
+        TablePlacements.
+
+    Raises:
+        ValueError: a number or `machine` is not as above, ranks or hosts are given without
+            `dry_run`, or a feature has no ids in a batch.
+
+    Example:
+
+    >>> random = np.random.default_rng(1)
+    >>> history = ge.FeatureConfig("history", ge.TableConfig("items", 1_000_000, 64))
+    >>> day = ge.FeatureConfig("day", ge.TableConfig("days", 7, 16))
+    >>> batches = [{"history": random.integers(0, 10**6, [512, 50]),
+    ...             "day": random.integers(0, 7, [512, 1])}]
+    >>> found = ge.place_tables([history, day], batches=batches, ranks=4, hosts=2, dry_run=True)
+    ... # doctest: +ELLIPSIS
+    placement of 2 tables over 4 ranks on 2 hosts:
+    ...
+    >>> [table.placement for table in found.tables.values()]
+    ['distributed:sums', 'replicated']
+    """
+    ranks, hosts = _job_of(ranks, hosts, dry_run)
+    _check(whole_bytes, machine, cores)
+    features, batches = to_features(model), list(batches)
+    sample = read_sample(batches, features)
+    plans = plan(
+        [_over_ranks(feature) for feature in features],
+        batches=batches,
+        optimizer=optimizer or optimizer_of(model),
+        ranks=ranks,
+        dtype=dtype,
+    ).tables
+    job = Job(ranks, -(-ranks // hosts), sample.batch_size)
+    may_send_sums = machine == CPU.name and (dry_run or _are_tables_in_host_memory())
+    chooser = _Chooser(features, sample, plans, job, whole_bytes, may_send_sums)
+    words = {name: chooser.choose(name) for name in plans}
+    if not dry_run and current().strategy is None:
+        words = _of_first_rank(words)
+    speeds = cpu_of(cores) if machine == CPU.name else MACHINES[machine]
+    found = chooser.place(words, speeds, network or Network())
+    if dry_run or current().rank == 0:
+        print(found)
+    return found
+
+
+def _job_of(ranks, hosts, dry_run):
+    """(number of ranks, number of hosts)"""
+    for name, number in (("ranks", ranks), ("hosts", hosts)):
+        if number is not None and not dry_run:
+            raise ValueError(
+                f"{name}: expected none without dry_run=True, as tables are placed over the "
+                f"{current().num_ranks} ranks of this job, got {number}"
+            )
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: expected at least 1, got {number}")
+    use = current().use()
+    ranks = ranks or current().num_ranks
+    hosts = hosts or (len(set(use.hosts)) if use is not None and not dry_run else 1)
+    if hosts > ranks:
+        raise ValueError(f"hosts: expected at most one for each of {ranks} ranks, got {hosts}")
+    return ranks, hosts
+
+
+def _check(whole_bytes, machine, cores):
+    if whole_bytes < 0:
+        raise ValueError(f"whole_bytes: expected 0 or more, got {whole_bytes}")
+    machines = [CPU.name, *sorted(MACHINES)]
+    if machine not in machines:
+        raise ValueError(f"machine: expected one of {', '.join(machines)}, got {machine!r}")
+    if cores < 1:
+        raise ValueError(f"cores: expected at least 1, got {cores}")
+
+
+def _are_tables_in_host_memory():
+    """Returns whether tables of this job may have owners that send sums: ranks are processes, and
+    see no GPU on which their tables would be."""
+    return current().strategy is None and not tf.config.get_visible_devices("GPU")
+
+
+def _over_ranks(feature):
+    """The feature with its table spread over ranks, of which the plan counts all rows."""
+    table = dataclasses.replace(feature.table, placement=DISTRIBUTED)
+    return dataclasses.replace(feature, table=table)
+
+
+def _of_first_rank(words):
+    """{table: (placement, reason)} as rank 0 has them."""
+    texts = gather_text(current(), json.dumps(words), "place_tables")
+    return {name: tuple(word) for name, word in json.loads(texts[0]).items()}
+
+
+class _Chooser:
+    """The tables of a model, and the bytes of each placement that they may have."""
+
+    def __init__(
+        self,
+        features: Sequence[FeatureConfig],
+        sample: SampleOfIds,
+        plans: dict[str, TablePlan],
+        job: Job,
+        whole_bytes: int,
+        may_send_sums: bool,
+    ):
+        self._features, self._plans, self._job = features, plans, job
+        self._whole_bytes = whole_bytes
+        weighted = any(f.weights_feature and not f.is_sequence for f in features)
+        self._may_send_sums = may_send_sums and not weighted
+        self._configs = {feature.table.name: feature.table for feature in features}
+        self._models = {name: self._model_of(name, sample) for name in plans}
+
+    def _model_of(self, name, sample):
+        features = [feature for feature in self._features if feature.table.name == name]
+        config, ids = self._configs[name], sample.of_table(name, features)
+        keys = self._plans[name].keys
+        return TableOfModel(
+            name,
+            keys,
+            config.dim,
+            len(ids) / sample.num_samples,
+            TracedIds.of(ids, max(keys, 1)),
+            features=len(features),
+            trained=config.trainable,
+        )
+
+    def choose(self, name):
+        """(placement, reason)"""
+        config = self._configs[name]
+        if config.placement not in (None, AUTO):
+            return config.placement, "as its config says"
+        if self._job.ranks == 1:
+            return DISTRIBUTED, "one rank has all rows"
+        size, is_keyed = self._size(name), config.num_rows is None
+        if not is_keyed and size <= min(_SMALL_BYTES, self._whole_bytes):
+            return REPLICATED, "at most 16 KiB"
+        rows = self._sent(name, DISTRIBUTED)
+        if not is_keyed and size <= self._whole_bytes and self._sent(name, REPLICATED) <= rows:
+            return REPLICATED, f"{_share(self._sent(name, REPLICATED), rows)} of the bytes of rows"
+        if not self._has_sums(name):
+            return DISTRIBUTED, "rows: sums are for pooled ids without weights, in host memory"
+        sums = self._sent(name, DISTRIBUTED_SUMS)
+        if sums <= _WORTH * rows:
+            return DISTRIBUTED_SUMS, f"{_share(sums, rows)} of the bytes of rows"
+        return DISTRIBUTED, f"sums would be {_share(sums, rows)} of the bytes"
+
+    def _has_sums(self, name):
+        sequences = any(f.is_sequence for f in self._features if f.table.name == name)
+        return self._may_send_sums and not sequences
+
+    def _size(self, name):
+        return self._plans[name].keys * self._plans[name].bytes_of_key
+
+    def _sent(self, name, word):
+        return bytes_on_link(self._models[name], self._job, _way_of(word))
+
+    def place(self, words, machine, network):
+        """The TablePlacements of {table: (placement, reason)}."""
+        tables = {
+            name: PlacedTable(name, word, reason, self._sent(name, word), self._memory(name, word))
+            for name, (word, reason) in words.items()
+        }
+        crossings = max(self._crossings(name, word) for name, (word, _) in words.items())
+        network = dataclasses.replace(network, round_trips=crossings / 2)
+        ways = [_way_of(words[name][0]) for name in self._models]
+        step = step_time(list(self._models.values()), self._job, machine, network, ways)
+        features = [_placed(feature, words) for feature in self._features]
+        return TablePlacements(features, tables, crossings, step, self._job.ranks, self._job.hosts)
+
+    def _memory(self, name, word):
+        is_spread = word != REPLICATED and localized_rank(word) is None
+        return self._size(name) / (self._job.ranks if is_spread else 1)
+
+    def _crossings(self, name, word):
+        """Ids, rows or sums, and gradients; whole tables have the last alone."""
+        if self._job.ranks == 1:
+            return 0
+        return (0 if word == REPLICATED else 2) + bool(self._models[name].trained)
+
+
+def _way_of(word):
+    """The placement in the words of `ranks/simulate`, where tables of one rank are as many ranks'
+    rows: on average each rank sends as much."""
+    if word == REPLICATED:
+        return WHOLE
+    return "owner_sums" if sends_sums(word) else "rows"
+
+
+def _placed(feature, words):
+    table = dataclasses.replace(feature.table, placement=words[feature.table.name][0])
+    return dataclasses.replace(feature, table=table)
+
+
+def _share(size, of):
+    return f"{size / of:.2f}" if of else "none"

@@ -1,0 +1,155 @@
+"""Placements that are chosen by bytes, for given ranks and hosts and in a job."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.cases import placed_tables as cases
+
+import group_embedding as ge
+from group_embedding.ranks.simulate import Job, TableOfModel, TracedIds, traffic_of
+
+SEED = 4
+
+
+def placed(features, **options):
+    given = {"ranks": 4, "hosts": 2, **options}
+    batches = cases.batches(features, SEED)
+    return ge.place_tables(features, batches=batches, dry_run=True, **given)
+
+
+def words(found):
+    return {name: table.placement for name, table in found.tables.items()}
+
+
+def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
+    # Given tables that are small, of many ids a sample, of few, of keys, and placed already
+    features = cases.features()
+
+    # When they are placed over four ranks on two hosts
+    found = placed(features, optimizer=tf.keras.optimizers.Adagrad(0.1))
+
+    # Then each is where the fewest bytes are sent, and the placed one where it was
+    assert words(found) == {
+        "days": "replicated",
+        "history": "distributed:sums",
+        "clicks": "distributed:sums",
+        "users": "distributed",
+        "hot": "distributed",
+        "placed": "localized:1",
+    }
+    assert {f.name: f.table.placement for f in found.features} == {
+        f.name: words(found)[f.table.name] for f in features
+    }
+    # and the table printed says so, with bytes, crossings and the time of a step
+    text = capsys.readouterr().out
+    assert text == f"{found}\n"
+    assert text.startswith("placement of 6 tables over 4 ranks on 2 hosts:\n")
+    (history,) = [line for line in text.splitlines() if line.startswith("history ")]
+    assert "distributed:sums" in history and "of the bytes of rows" in history
+    assert "crosses 3 times" in text and f"takes {found.step.total:.2f} ms" in text
+
+
+def test_bytes_are_those_of_the_simulation():
+    # Given a table of 40 ids a sample, all different
+    features = cases.features()
+    found = placed(features)
+    ids = np.concatenate([b["history"] for b in cases.batches(features, SEED)]).ravel()
+    model = TableOfModel("history", 200_000, 64, 40, TracedIds.of(ids, 200_000))
+    # When it is placed, Then it sends what the simulation of sums says
+    job = Job(ranks=4, ranks_of_host=2, samples=cases.SAMPLES)
+    expected = traffic_of(model, job, "owner_sums").between_hosts
+    assert found.tables["history"].sent_bytes == pytest.approx(expected)
+
+
+def test_memory_is_that_of_the_rank_with_most():
+    found = placed(cases.features(), optimizer=tf.keras.optimizers.Adagrad(0.1))
+
+    # A row and its slot, of a part of the ranks, of all, and on one
+    assert found.tables["history"].memory_bytes == pytest.approx(200_000 / 4 * 2 * 64 * 4, rel=0.01)
+    assert found.tables["days"].memory_bytes == pytest.approx(7 * 2 * 16 * 4, rel=0.01)
+    assert found.tables["placed"].memory_bytes == pytest.approx(9000 * 2 * 16 * 4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"machine": "h100"}, id="on GPUs"),
+        pytest.param({"weights": True}, id="weights"),
+        pytest.param({"sequence": True}, id="a sequence"),
+    ],
+)
+def test_owners_send_no_sums_where_lookups_would_refuse_them(change):
+    change = dict(change)
+    features = cases.features(weights=change.pop("weights", False))
+    if change.pop("sequence", False):
+        features = [
+            dataclasses.replace(f, combiner=None, max_length=40) if f.name == "history" else f
+            for f in features
+        ]
+    assert words(placed(features, **change))["history"] == "distributed"
+
+
+def test_a_job_that_sees_a_gpu_has_no_sums(monkeypatch):
+    # Given a process that sees a GPU, or none
+    from group_embedding.planning.choose_placements import _are_tables_in_host_memory
+
+    for gpus in ([], ["GPU:0"]):
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind, gpus=gpus: gpus)
+        # When it asks whether owners may send sums, Then they may where tables are in host memory
+        assert _are_tables_in_host_memory() == (not gpus)
+
+
+def test_a_frozen_table_is_whole_where_memory_allows_it():
+    # Given a frozen table, which sends nothing once each rank has it
+    table = ge.TableConfig("frozen", 5000, 32, trainable=False)
+    features = [ge.FeatureConfig("frozen", table)]
+    # When it may take a megabyte of each rank, or not
+    large, small = (placed(features, whole_bytes=size) for size in (1 << 20, 1 << 19))
+    # Then it is whole and nothing is sent, or its rows are
+    assert (words(large), large.crossings) == ({"frozen": "replicated"}, 0)
+    assert large.tables["frozen"].sent_bytes == 0
+    assert (words(small), small.crossings) == ({"frozen": "distributed"}, 2)
+
+
+def test_a_slower_link_and_more_hosts_take_longer():
+    times = [
+        placed(cases.features(), network=network, **job).step.total
+        for network, job in [
+            (ge.simulate.Network(gb_s=1.25, round_trip_ms=1), {"ranks": 2, "hosts": 1}),
+            (ge.simulate.Network(gb_s=1.25, round_trip_ms=1), {"ranks": 2, "hosts": 2}),
+            (ge.simulate.Network(gb_s=1.25, round_trip_ms=40), {"ranks": 2, "hosts": 2}),
+            (ge.simulate.Network(gb_s=0.125, round_trip_ms=40), {"ranks": 2, "hosts": 2}),
+        ]
+    ]
+    assert times == sorted(times) and len(set(times)) == 4
+    # Three ways of a link of 40 ms there and back are 60 ms.
+    assert times[2] - times[1] == pytest.approx(1.5 * 39)
+
+
+def test_one_process_has_all_rows(capsys):
+    found = ge.place_tables(cases.features(), batches=cases.batches(cases.features(), SEED))
+
+    assert set(words(found).values()) == {"distributed", "localized:1"}
+    assert found.crossings == 0 and "over 1 rank on 1 host" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"ranks": 2, "dry_run": False}, "ranks: expected none without dry_run=True"),
+        ({"hosts": 2, "dry_run": False}, "hosts: expected none without dry_run=True"),
+        ({"ranks": 0}, "ranks: expected at least 1, got 0"),
+        ({"ranks": 2, "hosts": 3}, "hosts: expected at most one for each of 2 ranks, got 3"),
+        ({"machine": "a100"}, "machine: expected one of cpu, h100, h200, got 'a100'"),
+        ({"cores": 0}, "cores: expected at least 1, got 0"),
+        ({"whole_bytes": -1}, "whole_bytes: expected 0 or more, got -1"),
+    ],
+)
+def test_what_is_wrong_is_named(options, message):
+    features = cases.features()
+    with pytest.raises(ValueError, match=message):
+        ge.place_tables(
+            features, batches=cases.batches(features, SEED), **{"dry_run": True, **options}
+        )
