@@ -75,6 +75,7 @@ def tensors():
         (7, "string_val", [b"a", b"", b"b", b"c"]),
         (1, "tensor_content", b"\x00" * 16),
         (7, "tensor_content", b"\x01\x00\x02\x00abc"),
+        (10, "tensor_content", b"\x00\x01\xc0\x01"),
         (6, "int_val", [1, 2]),
         (8, "scomplex_val", [1, 2, 3, 4]),
         (19, "half_val", [15360]),

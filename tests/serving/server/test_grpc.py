@@ -199,6 +199,10 @@ BAD = {
     "dims": ({"x": _shaped(*[1] * 300)}, {}, "INVALID_ARGUMENT", "at most 254 dims"),
     "values": ({"x": _shaped(1, float_val=[1, 2])}, {}, "INVALID_ARGUMENT", "expected 1 values"),
     "bytes": ({"x": _shaped(2, tensor_content=b"123")}, {}, "INVALID_ARGUMENT", "8 bytes"),
+    "bool": (
+        {"x": _shaped(3, dtype=tf.bool, tensor_content=b"\0\1\xc0")},
+        *({}, "INVALID_ARGUMENT", "value 192 is no bool"),
+    ),
     "range": ({"x": _shaped(1, dtype=tf.int8, int_val=[128])}, {}, "INVALID_ARGUMENT", "no int8"),
     "varint": (
         {"x": _shaped(1, dtype=tf.string, tensor_content=b"\xff")},

@@ -224,6 +224,18 @@ def test_bytes_that_are_no_strings(shared, client):
     np.testing.assert_array_equal(infer(client, {"x": X, "n": N}).as_numpy("y"), Y)
 
 
+def test_bytes_that_are_no_bools(client):
+    # Given a tensor of bools one of whose bytes is neither 0 nor 1
+    message = client_of_grpc.service_pb2.ModelInferRequest(model_name="m")
+    message.parameters["signature_name"].string_param = "same"
+    message.inputs.add(name="t", datatype="BOOL", shape=[2])
+    message.raw_input_contents.append(b"\1\2")
+
+    # When it is sent, Then the error says so
+    with pytest.raises(Exception, match="input 't': value 2 is no bool"):
+        client._client_stub.ModelInfer(message, timeout=20)
+
+
 def test_values_in_the_fields_of_the_protocol(client):
     # Given inputs as numbers of the message, and not as bytes
     message = client_of_grpc.service_pb2.ModelInferRequest(model_name="m")

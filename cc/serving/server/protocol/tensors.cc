@@ -1,5 +1,6 @@
 #include "serving/server/protocol/tensors.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -131,6 +132,13 @@ bool Fits(V value) {
   return true;
 }
 
+// A bool of C++ with any other byte may be both true and false.
+Status CheckBools(const std::string& name, const std::string& bytes) {
+  const auto* end = reinterpret_cast<const uint8_t*>(bytes.data()) + bytes.size();
+  const auto* wrong = std::find_if(end - bytes.size(), end, [](uint8_t byte) { return byte > 1; });
+  return wrong == end ? Status::OK : Bad(name, "value " + std::to_string(*wrong) + " is no bool");
+}
+
 }  // namespace
 
 int64_t NumElements(const GeTensor& tensor) {
@@ -218,6 +226,8 @@ Status InputTensors::AddNumbers(const TensorProto& proto, int64_t elements, GeTe
         status =
             Bad(tensor->name, "expected " + Count(tensor->bytes, "bytes of tensor_content, got ") +
                                   std::to_string(content.size()));
+      } else if (std::is_same_v<T, bool>) {
+        status = CheckBools(tensor->name, content);
       }
       tensor->data = content.data();
       return;
