@@ -86,7 +86,7 @@ class Oracle:
             return False
         flat, _, weights = flat_ids(lookup, step)
         ids = flat[which_count(lookup, table, flat, weights)]
-        return bool(((ids < 0) | (ids >= table.rows)).any())
+        return not table.has(ids).all()
 
     def loss(self, step, outputs):
         used = [
@@ -106,13 +106,14 @@ class Oracle:
         if lookup.combiner is None:
             return tf.reshape(vectors, [samples, -1]), None
         w = tf.gather(weights, np.flatnonzero(counts))
-        output = _combine(vectors, w, sample[counts], samples, lookup.combiner)
+        inside = np.ones(counts.sum(), bool) if table.is_keyed else table.has(flat[counts])
+        output = _combine(vectors, w, inside, sample[counts], samples, lookup.combiner)
         return output, weights if lookup.weighted else None
 
     def read(self, table, ids, max_norm):
         """The rows of ids, zeros for those outside the table."""
         variable = self.tables[table.name]
-        inside = (ids >= 0) & (ids < table.rows)
+        inside = table.has(ids)
         rows = tf.gather(variable, ids[inside])
         if table.filter_freq:
             rows = self.read_admitted(table, ids)
@@ -218,8 +219,10 @@ def which_count(lookup, table, flat, weights):
     return counts
 
 
-def _combine(vectors, weights, sample, samples, combiner):
-    total = tf.math.unsorted_segment_sum(vectors * weights[:, None], sample, samples)
+def _combine(vectors, weights, inside, sample, samples, combiner):
+    # Zeros that stand for ids outside the table are constants: no gradient, NaN or not, is theirs.
+    products = tf.where(inside[:, None], vectors * weights[:, None], 0.0)
+    total = tf.math.unsorted_segment_sum(products, sample, samples)
     if combiner == "sum":
         return total
     if combiner == "mean":
@@ -228,7 +231,8 @@ def _combine(vectors, weights, sample, samples, combiner):
         squares = tf.math.unsorted_segment_sum(weights**2, sample, samples)
         empty = np.bincount(sample, minlength=samples) == 0
         divisor = tf.sqrt(tf.where(empty, 1.0, squares))
-    return tf.math.divide_no_nan(total, divisor[:, None])
+    has_rows = np.bincount(sample[inside], minlength=samples) > 0
+    return tf.where(has_rows[:, None], tf.math.divide_no_nan(total, divisor[:, None]), 0.0)
 
 
 def _dense(gradient):

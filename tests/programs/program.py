@@ -45,6 +45,10 @@ class Table(_Plain):
     def is_keyed(self):
         return bool(self.keys)
 
+    def has(self, ids):
+        """Which ids are rows of a table without keys."""
+        return (ids >= 0) & (ids < self.rows)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Lookup(_Plain):
