@@ -45,6 +45,7 @@ if HAS_HOROVOD:
 if bed_of_hosts_is_missing() is None:
     COMMANDS.append("bench_ranks hosts --delays 1 --steps 2")
     COMMANDS.append("bench_ranks ahead --alphas 0 --rates 0 --steps-per-call 1 --rounds 1")
+    COMMANDS.append("bench_ranks sums --ids 5 --alphas 0 --rates 0 --rounds 1")
 if importlib.util.find_spec("redis"):
     COMMANDS.append(
         "bench_serving --only publish --targets redis --rows 2000 --changed 90 --publishes 2"

@@ -124,19 +124,20 @@ def measure(bed, starter, folder, options, num_ids, alpha, rate):
 def plot(path, about, rows):
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(8, 4))
-    for k, kind in enumerate(PLACEMENTS):
-        places = np.arange(len(rows)) + k * 0.4
-        axis.bar(places, [row[f"{kind}_ms"] for row in rows], 0.4, label=kind)
-    labels = [
-        f"{row['ids']} ids\nalpha {row['alpha']:g}\n"
-        + (f"{row['mbit']:g} Mbit/s" if row["mbit"] else "unlimited")
-        for row in rows
-    ]
-    axis.set_xticks(np.arange(len(rows)) + 0.2, labels, fontsize=7)
-    axis.set_ylabel("ms a step")
-    axis.legend(fontsize=8)
-    axis.set_title(f"Rows and sums between two hosts, {about['date']}", fontsize=10)
+    cases = list(dict.fromkeys((row["alpha"], row["mbit"]) for row in rows))
+    figure, axes = plt.subplots(1, len(cases), figsize=(9, 3.5), sharey=True, squeeze=False)
+    for axis, (alpha, mbit) in zip(axes[0], cases):
+        of_case = [row for row in rows if (row["alpha"], row["mbit"]) == (alpha, mbit)]
+        for k, kind in enumerate(PLACEMENTS):
+            places = np.arange(len(of_case)) + k * 0.4
+            axis.bar(places, [row[f"{kind}_ms"] for row in of_case], 0.4, label=kind)
+        axis.set_xticks(np.arange(len(of_case)) + 0.2, [row["ids"] for row in of_case])
+        ids = f"Zipf {alpha:g}" if alpha else "uniform ids"
+        axis.set_title(f"{ids}, {f'{mbit:g} Mbit/s' if mbit else 'unlimited'}", fontsize=9)
+        axis.set_xlabel("ids a sample")
+    axes[0][0].set_ylabel("ms a step")
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(f"Rows and sums between two hosts, {about['date']}", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

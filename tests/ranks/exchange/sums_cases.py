@@ -1,5 +1,6 @@
 """Tables whose owners send sums of rows: what ranks do with them, and one process."""
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.lookups.lookup_table import Table
 from group_embedding.lookups.lookup_table import make_table as lookup_table
+from group_embedding.ranks.exchange.message_exchange import MessageExchange
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
 from group_embedding.training.compiled_step import CompiledStep
@@ -193,6 +195,19 @@ def as_function(step):
     return tf.function(step, reduce_retracing=True)
 
 
+@contextlib.contextmanager
+def packed_sums():
+    """Has sums go as one tensor, as by an exchange that sends nothing but tensors."""
+    by_messages = MessageExchange.exchange_rows
+    MessageExchange.exchange_rows = exchange.Exchange.exchange_rows
+    yield
+    MessageExchange.exchange_rows = by_messages
+
+
+def packed(step):
+    return as_function(step)
+
+
 def train(kind, weighted, make=as_function):
     tables = make_tables(f"{kind}_{weighted}_{make.__name__}")
     tables["keys"].step = tf.Variable(0, dtype=tf.int64)
@@ -342,6 +357,8 @@ def run_on_rank():
         [tables["user"]], [tf.ragged.constant([[rank, 99]])], "mean", invalid_ids="ignore"
     )[0].numpy()
     found["compiled"] = {w: train("adam", w, CompiledStep) for w in (False, True)}
+    with packed_sums():
+        found["packed"] = train("adam", True, packed)
     found["error"] = bad_ids(tables["user"])
     found["dense"] = ge.group_embedding_lookup(
         [tables["user"]], [tf.constant([[3, rank], [3, 3]])]

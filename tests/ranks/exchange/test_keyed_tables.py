@@ -90,6 +90,10 @@ def train_kinds():
         variable = table(f"with_{name}", filter_option=filter_option)
         train(variable)
         results[name] = content(variable)
+        options = {"filter_option": filter_option, "placement": "distributed:sums"}
+        variable = table(f"sums_with_{name}", **options)
+        train(variable)
+        results[f"sums, {name}"] = content(variable)
     weighted = table("weighted")
     train(weighted, weights=lambda keys: tf.where(keys > 0, 1.5, -1.0))
     results["left out by weight"] = content(weighted)
@@ -115,7 +119,10 @@ def ranks(several_ranks):
     return several_ranks.run(train_on_rank)
 
 
-@pytest.mark.parametrize("kind", [*KEY_DTYPES, *FILTERS, "left out by weight", "on one rank"])
+KINDS = [*KEY_DTYPES, *FILTERS, *(f"sums, {name}" for name in FILTERS)]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "left out by weight", "on one rank"])
 def test_keys_values_versions_and_counts_are_those_of_one_process(ranks, one_process, kind):
     together = {}
     for rank in ranks:

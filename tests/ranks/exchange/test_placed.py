@@ -9,7 +9,7 @@ from group_embedding import exchange
 
 
 def train_placed():
-    """What this rank placed, and the bytes that its second step sent beside those expected."""
+    """Returns what this rank placed, and the bytes that its second step sent, and was to send."""
     ge.enable_distributed_strategy()
     rank = exchange.current().rank
     features = [f for f in cases.features() if f.name != "placed"]  # on one rank: others send more

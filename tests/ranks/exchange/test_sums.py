@@ -61,6 +61,14 @@ def test_tables_train_in_a_compiled_step_as_in_one_process(ranks, one_process, w
             np.testing.assert_allclose(found, rows, rtol=2e-5, atol=2e-6)
 
 
+def test_tables_train_where_sums_go_as_one_tensor(ranks, one_process):
+    expected = one_process["trained"]["adam", True]
+    for of_rank in ranks:
+        for name, rows in expected["rows"].items():
+            found = of_rank["packed"]["rows"][name]
+            np.testing.assert_allclose(found, rows, rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("optimizer", list(cases.OPTIMIZERS))
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_keys_train_and_are_counted_as_in_one_process(ranks, one_process, optimizer, weighted):
