@@ -17,6 +17,7 @@ def run(program):
     """Raises a Difference, or whatever a step raises that should raise nothing."""
     library, oracle = Library(program), Oracle(program)
     for i, step in enumerate(program.steps):
+        dense = oracle.dense.numpy()
         actual, expected = library.take(step), oracle.take(step)
         where = f"step {i}"
         if (actual is None) != (expected is None):
@@ -27,7 +28,7 @@ def run(program):
             _compare_all(f"{where}: output of", actual.outputs, expected.outputs)
             # With an infinity the order of a sum says whether it is NaN.
             what = f"{where}: gradient of the weights of"
-            noise = _noise_of_weight_gradients(expected)
+            noise = _noise_of_weight_gradients(expected, dense)
             _compare_all(what, _finite_or_nan(actual), _finite_or_nan(expected), noise)
         if expected is None:
             where += ", which was refused"
@@ -42,12 +43,17 @@ def _compare_all(what, actual, expected, noise=0.0):
             _same(f"{what} '{name}'", actual[name], value, noise)
 
 
-def _noise_of_weight_gradients(result):
+def _noise_of_weight_gradients(result, dense):
     """The bound of the rounding of a gradient of weights that is 0: of a mean of one row it is the
     difference of two products of rows, which are large where a program diverges."""
-    outputs = [np.asarray(tf.cast(output, tf.float64)) for output in result.outputs.values()]
-    largest = max(np.abs(o[np.isfinite(o)]).max(initial=0) for o in outputs)
-    return 1e-6 * largest**3  # a product of an error, the dense variable and a row
+    row, factor = (_largest(values) for values in (list(result.outputs.values()), [dense]))
+    error = row * factor + 1  # of an output beside its target
+    return 1e-6 * error * factor * row
+
+
+def _largest(tensors):
+    arrays = [np.asarray(tf.cast(tensor, tf.float64)) for tensor in tensors]
+    return max(np.abs(array[np.isfinite(array)]).max(initial=0) for array in arrays)
 
 
 def _finite_or_nan(result):
@@ -100,13 +106,15 @@ def _compare_keyed_slots(where, library, oracle):
 
 
 def _same(what, actual, expected, noise=0.0):
-    """noise: how far they may be apart in any case."""
+    """noise: how far they may be apart in any case, beside the rounding of the largest values,
+    which are far above others where a program diverges."""
     actual = np.asarray(tf.cast(actual, tf.float64))
     expected = np.asarray(tf.cast(expected, tf.float64))
     if actual.size == expected.size:
         actual = actual.reshape(expected.shape)
     if actual.shape != expected.shape:
         raise Difference(f"{what}: shape {actual.shape}, expected {expected.shape}")
+    noise += 1e-6 * _largest([expected])
     with np.errstate(invalid="ignore"):
         error = (np.abs(actual - expected) - noise) / np.maximum(1.0, np.abs(expected))
     same = (error <= TOLERANCE) | (actual == expected) | (np.isnan(actual) & np.isnan(expected))

@@ -13,7 +13,8 @@
 
 namespace group_embedding {
 
-// Thread-safe: training evicts for new keys, while who reads a snapshot evicts as of its instant.
+// Thread-safe: a batch evicts for its new keys while the reader of a snapshot evicts as of the
+// snapshot's instant.
 class EvictedRows {
  public:
   // row_bytes: of the values that are kept of a key; 0: its row is not handed out.
