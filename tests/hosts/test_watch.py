@@ -81,8 +81,8 @@ def one_leaves(leaving):
 def train_for(seconds, timeout_seconds):
     ge.enable_distributed_strategy(timeout_seconds=timeout_seconds)
     exchange, step = ge.exchange.current(), trainer(tables())
-    begin, (now,) = time.monotonic(), exchange.broadcast([time.monotonic()], "clock")
-    while now < begin + seconds:  # of rank 0, on all ranks
+    (begin,) = (now,) = exchange.broadcast([time.monotonic()], "clock")  # of rank 0
+    while now < begin + seconds:
         step()
         print("a step", flush=True)
         (now,) = exchange.broadcast([time.monotonic()], "clock")
