@@ -92,7 +92,6 @@ class _TrainFunction:
 def _without_optionals(batch):
     """A batch of Keras 3, which has an optional in the place of absent weights."""
 
-
     def value_of(leaf):
         return None if isinstance(leaf, tf.experimental.Optional) else leaf
 

@@ -25,7 +25,8 @@ class Summing:
 
     def __call__(self, number):
         self.num_traces += 1
-        self.order.assign(tf.strings.join([self.order, tf.strings.as_string(tf.cast(number, tf.int64))], " "))
+        word = tf.strings.as_string(tf.cast(number, tf.int64))
+        self.order.assign(tf.strings.join([self.order, word], " "))
         return tf.identity(self.order)
 
     def taken(self):
