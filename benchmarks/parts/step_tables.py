@@ -8,12 +8,16 @@ for a call. Ways to run it:
 
     function   a plain `tf.function`
     fit        `fit` of a `tf.keras.Model` with a `GroupEmbedding` layer
+    sparse     the same, of a SparseTensor for each feature, which no program packs
+    model      `fit` of a `training.Model`, of SparseTensors
+    model_ten  the same with steps_per_execution=10
     compiled   `training.make_step`, a step a call
+    ten        ten training steps of that model in a `tf.function` of an iterator
     session    a graph of TensorFlow 1
     captures   a `tf.function` that captures three variables a table and uses none of them
 
-All numbers of tables take turns in one process. Milliseconds a step: medians of the turns' medians,
-by the clock; and of CPU time in all threads.
+All ways and numbers of tables take turns in one process. Milliseconds a step: medians of the turns'
+medians, by the clock; and of CPU time in all threads.
 """
 
 import statistics
@@ -26,6 +30,7 @@ from report import machine
 import group_embedding as ge
 
 ROWS, DIM, SAMPLES = 1000, 8, 2
+TEN = 10  # steps of one call
 
 
 def add_options(parser):
@@ -94,34 +99,69 @@ class StepTimes(tf.keras.callbacks.Callback):
         self.times.append(time.perf_counter())
 
 
-def by_fit(num_tables):
+def make_model(num_tables, base, is_packed, steps_a_call):
+    """A compiled model, and a dataset of one batch without an end."""
     features = [
         ge.FeatureConfig(f"f{t}", ge.TableConfig(f"table_{t}", num_rows=ROWS, dim=DIM), "sum")
         for t in range(num_tables)
     ]
     layer = ge.layers.GroupEmbedding(features, concat=True)
-    model = SumOfVectors(layer)
+    model = sum_of_vectors(base, layer)
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
-    model.compile(optimizer, "mse", jit_compile=False)
+    model.compile(optimizer, "mse", jit_compile=False, steps_per_execution=steps_a_call)
     ids = dict(zip((feature.name for feature in features), make_ids(num_tables)))
-    packed = tf.data.Dataset.from_tensors((layer.route(ids), tf.zeros([SAMPLES, 1]))).repeat()
+    inputs = layer.route(ids) if is_packed else {n: i.to_sparse() for n, i in ids.items()}
+    return model, tf.data.Dataset.from_tensors((inputs, tf.zeros([SAMPLES, 1]))).repeat()
+
+
+def by_fit(num_tables, base=tf.keras.Model, is_packed=True, steps_a_call=1):
+    model, data = make_model(num_tables, base, is_packed, steps_a_call)
 
     def run(steps):
         clock = StepTimes()
-        model.fit(packed, steps_per_epoch=steps + 1, verbose=0, callbacks=[clock])
+        calls = -(-steps // steps_a_call) + 1
+        model.fit(data, steps_per_epoch=calls * steps_a_call, verbose=0, callbacks=[clock])
         return clock.times
 
     return run
 
 
-class SumOfVectors(tf.keras.Model):
-    def __init__(self, layer):
-        super().__init__()
-        self._allow_non_tensor_positional_args = True  # of Keras 3: RoutedIds are no tensor
-        self.layer = layer
+def by_fit_of_sparse(num_tables):
+    return by_fit(num_tables, is_packed=False)
 
-    def call(self, inputs):
-        return tf.reduce_sum(self.layer(inputs), 1, keepdims=True)
+
+def by_model(num_tables):
+    return by_fit(num_tables, ge.training.Model, is_packed=False)
+
+
+def by_model_ten(num_tables):
+    return by_fit(num_tables, ge.training.Model, is_packed=False, steps_a_call=TEN)
+
+
+def by_ten(num_tables):
+    model, data = make_model(num_tables, ge.training.Model, is_packed=False, steps_a_call=1)
+    step = ge.training.make_step(model.train_step)
+
+    @tf.function
+    def ten_steps(iterator):
+        return [step(next(iterator)) for _ in range(TEN)]
+
+    iterator = iter(data)
+    call = timed(lambda: ten_steps(iterator)[-1]["loss"].numpy())
+    return lambda steps: call(-(-steps // TEN))
+
+
+def sum_of_vectors(base, layer):
+    class SumOfVectors(base):
+        def __init__(self):
+            super().__init__()
+            self._allow_non_tensor_positional_args = True  # of Keras 3: RoutedIds are no tensor
+            self.layer = layer
+
+        def call(self, inputs):
+            return tf.reduce_sum(self.layer(inputs), 1, keepdims=True)
+
+    return SumOfVectors()
 
 
 def by_session(num_tables):
@@ -169,32 +209,39 @@ def by_captures(num_tables):
 CALLERS = {
     "function": by_function,
     "fit": by_fit,
+    "sparse": by_fit_of_sparse,
+    "model": by_model,
+    "model_ten": by_model_ten,
     "compiled": by_compiled_step,
+    "ten": by_ten,
     "session": by_session,
     "captures": by_captures,
 }
 
 
-def measure(arguments, way):
-    runs = {tables: CALLERS[way](tables) for tables in arguments.tables}
-    wall, cpu = {tables: [] for tables in runs}, {tables: [] for tables in runs}
+def measure(arguments):
+    keys = [(way, tables) for way in arguments.ways for tables in arguments.tables]
+    runs = {key: CALLERS[key[0]](key[1]) for key in keys}
+    wall, cpu = {key: [] for key in keys}, {key: [] for key in keys}
     for run in runs.values():
         run(5)
     for _ in range(arguments.turns):
-        for tables, run in runs.items():
+        for key, run in runs.items():
+            steps_a_call = TEN if key[0].endswith("ten") else 1
             begin = time.process_time()
             times = np.array(run(arguments.steps))
-            cpu[tables].append((time.process_time() - begin) / arguments.steps)
-            wall[tables].append(float(np.median(np.diff(times))))
+            steps = (len(times) - 1) * steps_a_call
+            cpu[key].append((time.process_time() - begin) / steps)
+            wall[key].append(float(np.median(np.diff(times))) / steps_a_call)
     return [
         {
             "way": way,
             "tables": tables,
-            "ms": round(statistics.median(wall[tables]) * 1e3, 4),
-            "least ms": round(min(wall[tables]) * 1e3, 4),
-            "CPU ms": round(statistics.median(cpu[tables]) * 1e3, 4),
+            "ms": round(statistics.median(wall[way, tables]) * 1e3, 4),
+            "least ms": round(min(wall[way, tables]) * 1e3, 4),
+            "CPU ms": round(statistics.median(cpu[way, tables]) * 1e3, 4),
         }
-        for tables in runs
+        for way, tables in keys
     ]
 
 
@@ -214,5 +261,5 @@ def plot(path, about, rows):
 
 
 def run(options):
-    rows = [row for way in options.ways for row in measure(options, way)]
+    rows = measure(options)
     return machine() | {"tensorflow": tf.__version__} | vars(options), rows

@@ -9,6 +9,7 @@ import tensorflow as tf
 from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.ranks.exchange.active import current
 from group_embedding.training.compiled_step import CompiledStep
+from group_embedding.training.iterator_steps import IteratorSteps
 from group_embedding.training.steps_ahead import StepsAhead
 
 # Keras's class of functional models, which `keras.Model(inputs, outputs)` makes.
@@ -38,27 +39,43 @@ class _CompiledFit:
             # Bound before: a `train_step` of a subclass is compiled as well.
             step = getattr(self, "train_step")  # noqa: B009, a method of the class mixed in
             object.__setattr__(self, "train_step", CompiledStep(step))
-        if not _goes_ahead(self):
-            return super().make_train_function(force)  # type: ignore[misc]
         if self.train_function is None or force:
-            self.train_function = _TrainAhead(self)
+            super().make_train_function(force)  # type: ignore[misc]
+            is_eager = self.run_eagerly or tf.config.functions_run_eagerly()  # type: ignore[attr-defined]
+            # Keras's own function has the layer refuse an explicit jit_compile=True.
+            if not is_eager and not self.jit_compile:  # type: ignore[attr-defined]
+                self.train_function = _TrainFunction(self, self.train_function)
         return self.train_function
 
 
-def _goes_ahead(model):
-    return current().ahead and not (model.run_eagerly or tf.config.functions_run_eagerly())
+class _TrainFunction:
+    """Keras's function of training steps on the next batches of an iterator.
 
+    Where ranks go ahead, each batch is routed while the one before it trains: see `StepsAhead`.
 
-class _TrainAhead:
-    """Keras's function of training steps on the next batches of an iterator, which is one batch
-    ahead of them: see `StepsAhead`."""
+    Args:
+        model: the model.
+        own: Keras's function, for other iterators than those of datasets in host memory.
+    """
 
-    def __init__(self, model):
-        self._model = model
-        self._steps = StepsAhead(model.train_step, lambda data: ((data,), {}), self._count)
+    def __init__(self, model, own):
+        self._model, self._own, self._is_ahead = model, own, current().ahead
+        if self._is_ahead:
+            self._steps = StepsAhead(model.train_step, lambda data: ((data,), {}), self._count)
+        else:
+            self._steps = IteratorSteps(self._step)
 
     def __call__(self, iterator):
-        return self._steps.take(iterator, self._steps_per_execution())[-1]
+        if self._is_ahead:
+            return self._steps.take(iterator, self._steps_per_execution())[-1]
+        if not _is_in_host_memory(iterator):
+            return self._own(iterator)
+        logs = self._steps.take(iterator, self._steps_per_execution())
+        self._model.train_tf_function = self._steps.function  # for Keras 2's TensorBoard
+        return logs
+
+    def _step(self, batch):
+        return self._count(self._model.train_step(_without_optionals(batch)))
 
     def _count(self, logs):
         if not IS_KERAS_3:
@@ -70,6 +87,20 @@ class _TrainAhead:
         if IS_KERAS_3:
             return self._model.steps_per_execution
         return int(self._model._steps_per_execution)
+
+
+def _without_optionals(batch):
+    """A batch of Keras 3, which has an optional in the place of absent weights."""
+
+    def value_of(leaf):
+        return None if isinstance(leaf, tf.experimental.Optional) else leaf
+
+    return tf.nest.map_structure(value_of, batch)
+
+
+def _is_in_host_memory(iterator):
+    is_of_dataset = isinstance(iterator, tf.data.Iterator)
+    return is_of_dataset and "GPU" not in iterator._iterator_resource.device
 
 
 @keras.utils.register_keras_serializable(package="group_embedding")
