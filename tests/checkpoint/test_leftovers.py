@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding.checkpoint import checkpoint_files as files
+from group_embedding.ops import save_table
+
+v1 = tf.compat.v1
 
 NAMES = ("user", "item", "shop")
 FILES = {"data-rabcd-of-efghi": b"rows", "data-c0123-of-45678": b"changes"}
@@ -53,6 +57,39 @@ def test_files_of_a_process_that_was_killed_go_with_the_next_save(tmp_path):
     assert len(gone) == 5
     assert before - found_in(tmp_path) == gone
     assert len(files.present(path)) == 3
+
+
+def test_a_save_whose_index_is_not_written_yet_is_no_leftover_of_the_next(tmp_path):
+    # Given a session whose save has written the rows of two tables, and not yet its index
+    written, may_go_on = threading.Event(), threading.Event()
+    with tf.Graph().as_default(), v1.Session() as session:
+        tables = [ge.get_embedding_variable(name, 4) for name in NAMES[:2]]
+        session.run([table.initializer for table in tables])
+        session.run([t.insert(np.arange(50), np.ones([50, 4], np.float32)) for t in tables])
+        handles = [table.table_handle for table in tables]
+        keep = [("none", 0, 0.0, 0)] * 2
+        snapshot = save_table.snapshot_tables(handles, [0, 0], keep, [False, False])
+        with tf.control_dependencies(
+            [save_table.save_table(handle, f"{tmp_path}/first", snapshot) for handle in handles]
+        ):
+            wait = tf.numpy_function(lambda: (written.set(), may_go_on.wait(60))[1], [], tf.bool)
+        saver = v1.train.Saver(tables)
+        first = threading.Thread(target=session.run, args=[wait])
+        first.start()
+        assert written.wait(60)
+        files_of_first = found_in(tmp_path)
+
+        # When the tables are saved again, and the first save ends
+        saver.save(session, f"{tmp_path}/second")
+        present = found_in(tmp_path)
+        may_go_on.set()
+        first.join()
+
+        # Then the files of the first were there as long as it ran
+        assert len(files_of_first) == 2 and files_of_first <= present
+        # And go with the next save, as it wrote no index
+        saver.save(session, f"{tmp_path}/third")
+        assert not files_of_first & found_in(tmp_path)
 
 
 WRITE_AND_STOP = """

@@ -35,6 +35,25 @@ uint64_t HashOf(const std::string& text) {
   return hash;
 }
 
+// The files of a save that an op of a session's run has written. The run may write the index next,
+// while another save of the table begins: so it holds them until it ends.
+class HeldSave : public tensorflow::ResourceBase {
+ public:
+  static absl::Status HoldUntilRunEnds(OpKernelContext* context, std::shared_ptr<const void> hold) {
+    tensorflow::ScopedStepContainer* const step = context->step_container();
+    const bool is_run = step != nullptr && step->StepId() > 0;  // eager code has one without an end
+    if (hold == nullptr || !is_run) return absl::OkStatus();
+    const std::string name = "group_embedding_save/" + std::to_string(RandomBits());
+    return step->Create(context->resource_manager(), name, new HeldSave(std::move(hold)));
+  }
+
+  explicit HeldSave(std::shared_ptr<const void> hold) : hold_(std::move(hold)) {}
+  std::string DebugString() const override { return "a save that is being written"; }
+
+ private:
+  const std::shared_ptr<const void> hold_;
+};
+
 // Writes in threads of its own: TensorFlow's are few, and training waits for one.
 class SaveTableOp : public tensorflow::AsyncOpKernel {
  public:
@@ -99,6 +118,7 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
       writing_saves.End();
     }
     TF_RETURN_IF_ERROR(status);
+    TF_RETURN_IF_ERROR(HeldSave::HoldUntilRunEnds(context, std::move(hold)));
     Tensor* output;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &output));
     output->scalar<tstring>()() = Encode(manifest);
