@@ -19,6 +19,7 @@ def train_placed():
     layer = ge.layers.GroupEmbedding(found.features)
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(adagrad))
     inputs = {name: tf.constant(ids) for name, ids in batches[0].items()}
+    layer(inputs)  # makes the tables, with the same values on all ranks
 
     @tf.function
     def step():
