@@ -195,6 +195,7 @@ class Connection final : public ClientConnection {
     }
     const auto is_gone = std::make_shared<std::atomic<bool>>(false);
     request_.cancelled = [is_gone] { return is_gone->load(); };
+    watched_ = is_gone;
     WatchForEnd(is_gone);
     service_.in_flight.Add(1);
     is_computed_ = true;
@@ -202,7 +203,8 @@ class Connection final : public ClientConnection {
       auto answer = std::make_shared<HttpAnswer>();
       if (!*is_gone) *answer = Compute();
       asio::post(stream_.get_executor(), [self, this, answer, is_gone] {
-        Lowest().socket().cancel();  // the watch
+        Lowest().socket().cancel();  // the watch, unless it is over and waits for its turn
+        watched_ = nullptr;
         *is_gone ? End() : Write(std::move(*answer));
       });
     });
@@ -240,13 +242,13 @@ class Connection final : public ClientConnection {
     return {refusal.status, "application/json", service_.refused(refusal.message)};
   }
 
-  // Sets `is_gone` once the client closes the connection before it has the answer. Bytes of its
-  // next request end the watch.
+  // Sets `is_gone`, for good, once the client closes the connection before it has the answer. Bytes
+  // of its next request end the watch.
   void WatchForEnd(const std::shared_ptr<std::atomic<bool>>& is_gone) {
     Lowest().socket().async_wait(asio::ip::tcp::socket::wait_read, [self = this->shared_from_this(),
                                                                     this, is_gone](Error error) {
       char byte = 0;
-      if (error) return;
+      if (error || watched_ != is_gone) return;
       const int socket = Lowest().socket().native_handle();
       const ssize_t count = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
       if (count < 0 && errno != EAGAIN) *is_gone = true;
@@ -258,14 +260,16 @@ class Connection final : public ClientConnection {
   // answer. An interim answer tells the two apart, as a closed socket resets the connection.
   // HTTP/1.0 has none, and TLS no half: there the client is gone.
   void AskForReset(const std::shared_ptr<std::atomic<bool>>& is_gone) {
-    *is_gone = true;
-    if (!std::is_same_v<Stream, Plain> || parser_->get().version() < 11) return;
+    if (!std::is_same_v<Stream, Plain> || parser_->get().version() < 11) {
+      *is_gone = true;
+      return;
+    }
     Lowest().socket().async_wait(
         asio::ip::tcp::socket::wait_error,
         [self = this->shared_from_this(), is_gone](Error error) { *is_gone = *is_gone || !error; });
     const ssize_t sent = send(Lowest().socket().native_handle(), kContinue.data(), kContinue.size(),
                               MSG_NOSIGNAL | MSG_DONTWAIT);
-    *is_gone = sent != static_cast<ssize_t>(kContinue.size());
+    if (sent != static_cast<ssize_t>(kContinue.size())) *is_gone = true;
   }
 
   // Answers a request that is not taken, and ends the connection: its next request may begin
@@ -359,7 +363,8 @@ class Connection final : public ClientConnection {
   HttpRequest request_;
   bool is_gzip_ = false, takes_gzip_ = false, is_refused_ = false;
   bool has_had_request_ = false;
-  bool is_computed_ = false;  // by a worker, and the answer is not written
+  bool is_computed_ = false;                    // by a worker, and the answer is not written
+  std::shared_ptr<std::atomic<bool>> watched_;  // of the request that is computed, else null
   http::response<http::string_body> answer_;
   std::optional<http::response_serializer<http::string_body>> writer_;
 };
