@@ -59,6 +59,7 @@ class BloomCounters {
   // counters: from a filter with the same options; empty: all zeros.
   void SetCounters(const std::vector<char>& counters) {
     Clear();
+    if (counters.empty()) return;
     std::memcpy(static_cast<void*>(words_.get()), counters.data(),
                 std::min(counters.size(), bytes()));
   }
