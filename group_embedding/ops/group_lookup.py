@@ -12,6 +12,7 @@ from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.locate_rows import train_located
 from group_embedding.ops.lookup_group import GROUP_ATTRS
+from group_embedding.ops.order import end_reads_with_function
 from group_embedding.ops.select_samples import select_samples
 from group_embedding.ops.variable_handles import (
     differentiated_here,
@@ -24,6 +25,7 @@ from group_embedding.ops.variable_handles import (
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookup")
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookupGrad")
 autodiff.let_unused_op_go("GroupEmbedding>GroupLookupGrad")
+end_reads_with_function("GroupEmbedding>GroupLookup")
 
 # The attributes that a lookup op, its gradient and its update have in common.
 SHARED_ATTRS = (*GROUP_ATTRS, "concat", "weighted")
