@@ -12,7 +12,6 @@ from group_embedding.ops import autodiff
 from group_embedding.ops._library import library
 from group_embedding.ops.locate_rows import train_located
 from group_embedding.ops.lookup_group import GROUP_ATTRS
-from group_embedding.ops.order import end_reads_with_function
 from group_embedding.ops.select_samples import select_samples
 from group_embedding.ops.variable_handles import (
     differentiated_here,
@@ -25,7 +24,8 @@ from group_embedding.ops.variable_handles import (
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookup")
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookupGrad")
 autodiff.let_unused_op_go("GroupEmbedding>GroupLookupGrad")
-end_reads_with_function("GroupEmbedding>GroupLookup")
+autodiff.end_with_function("GroupEmbedding>GroupLookup")
+autodiff.end_with_function("GroupEmbedding>GroupLookupGrad")
 
 # The attributes that a lookup op, its gradient and its update have in common.
 SHARED_ATTRS = (*GROUP_ATTRS, "concat", "weighted")
@@ -150,6 +150,8 @@ def _gradients(op, grads, keyed_tables):
             keyed=keyed,
             **{name: op.get_attr(name) for name in SHARED_ATTRS},
         )
+    if isinstance(op, tf.Operation):
+        autodiff.end_with_gradient(made.indices[0].op)
     # The buffer's gradient is that of its weights part: ids and row splits have none.
     weight_grad = made.weight_grad if _has_weight_gradient(op) else None
     return _OfRows(made.indices, made.values, _reached(op, differentiated)), weight_grad

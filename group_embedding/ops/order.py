@@ -5,7 +5,6 @@ reason to keep calls of other functions in order, too. Eager ops run one after t
 """
 
 import tensorflow as tf
-from tensorflow.python.framework import func_graph
 from tensorflow.python.framework.auto_control_deps import register_acd_resource_resolver
 
 # Collections of graphs: of those of TensorFlow 1 the resource; of all the op that was made last.
@@ -46,23 +45,6 @@ def let_tables_be_read(op_type):
         return True
 
     resolve.__name__ = op_type  # the registry's key
-    register_acd_resource_resolver(resolve)
-
-
-def end_reads_with_function(op_type):
-    """Declares that a function has not ended before its ops of this type have, if what they make is
-    used: then a write after a call of the function waits for them. TensorFlow has a function wait
-    for its stateful ops, and these are stateless, so that unused ones need not run."""
-
-    def resolve(op, reads, writes):
-        del reads, writes
-        if op.type == op_type and isinstance(op.graph, func_graph.FuncGraph):
-            ends = op.graph.control_outputs
-            if op not in ends and any(output.consumers() for output in op.outputs):
-                ends.append(op)
-        return False
-
-    resolve.__name__ = f"{op_type} ends"  # the registry's key
     register_acd_resource_resolver(resolve)
 
 

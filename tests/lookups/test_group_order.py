@@ -3,118 +3,20 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.cases.group_actions import (
+    ACTIONS,
+    MOMENTUM,
+    RATE,
+    ROWS,
+    Group,
+    Oracle,
+    actions_of,
+    function_of,
+    sgd,
+    tensors_of,
+)
 
 import group_embedding as ge
-from group_embedding.keras_compat import keras
-
-ROWS, RATE, MOMENTUM = 2000, 0.25, 0.5
-# {name: (dim, whether it is by key, whether it is trained)}
-TABLES = {
-    "first": (2, False, True),
-    "second": (3, False, True),
-    "frozen": (2, False, False),
-    "last": (4, False, True),
-    "keys": (2, True, True),
-    "frozen_keys": (3, True, False),
-}
-TRAINED = [name for name, (_, _, is_trained) in TABLES.items() if is_trained]
-PART = ["second", "frozen", "keys"]
-START = {name: 1.0 + t for t, name in enumerate(TABLES)}
-
-
-class Group:
-    """The tables, all rows of which are equal at any time, and what can be done to them.
-
-    Each action takes a number, waits until the one before has ended where `in_order` says so, and
-    returns a list of tensors.
-
-    Args:
-        optimizer: of SGD with momentum, of Keras or of TensorFlow 1.
-    """
-
-    def __init__(self, optimizer, name):
-        self.ids = tf.RaggedTensor.from_row_splits(
-            tf.range(ROWS, dtype=tf.int64), tf.range(ROWS + 1, dtype=tf.int64)
-        )
-        self.tables = {table: self._make(name, table) for table in TABLES}
-        self.optimizer = ge.optimizers.wrap(optimizer)
-        if hasattr(self.optimizer, "build"):
-            self.optimizer.build([self.tables[name] for name in TRAINED])
-
-    def _make(self, name, table):
-        dim, is_keyed, is_trained = TABLES[table]
-        start = keras.initializers.Constant(START[table])
-        if is_keyed:
-            return ge.get_embedding_variable(
-                f"{name}_{table}", dim, trainable=is_trained, initializer=start
-            )
-        return tf.Variable(start([ROWS, dim]), trainable=is_trained, name=f"{name}_{table}")
-
-    def read(self, _):
-        """Reads each table by itself."""
-        return [self._read(self.tables[name]) for name in TABLES]
-
-    def _read(self, table):
-        is_keyed = hasattr(table, "table_handle")
-        return table.sparse_read(self.ids.values) if is_keyed else table.read_value()
-
-    def write(self, number):
-        """Writes a table as a whole, another one row by row, and a keyed one key by key."""
-        first, last, keys = (self.tables[name] for name in ("first", "last", "keys"))
-        rows = self.ids.values[:, None]
-        return [
-            first.assign(tf.fill([ROWS, 2], number)),
-            last.scatter_nd_update(rows, tf.fill([ROWS, 4], number + 1)),
-            keys.insert(self.ids.values, tf.fill([ROWS, 2], number + 2)),
-        ]
-
-    def look_up(self, _, names=tuple(TABLES)):
-        """Looks a group of tables up."""
-        tables = [self.tables[name] for name in names]
-        return ge.group_embedding_lookup_sparse(tables, [self.ids] * len(tables), "sum")
-
-    def train(self, _, names=tuple(TABLES)):
-        """Looks a group of tables up, and trains each row towards 0."""
-        trained = [self.tables[name] for name in names if name in TRAINED]
-        with tf.GradientTape() as tape:
-            vectors = self.look_up(_, names)
-            loss = sum(tf.reduce_sum(v * v) for v in vectors) / 2
-        applied = self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained))
-        return [*vectors, *([applied] if isinstance(applied, tf.Operation) else [])]
-
-    def train_part(self, number):
-        """Trains a group that shares tables with the other one."""
-        return self.train(number, PART)
-
-
-class Oracle:
-    """The same actions on the numbers of which all rows of a table consist."""
-
-    def __init__(self):
-        self.values, self.velocities = dict(START), dict.fromkeys(START, 0.0)
-
-    def read(self, _):
-        return list(self.values.values())
-
-    def write(self, number):
-        written = {"first": number, "last": number + 1, "keys": number + 2}
-        self.values.update(written)
-        self.velocities["keys"] = 0.0  # a key that is inserted starts with new slots
-        return []
-
-    def look_up(self, _, names=TABLES):
-        return [self.values[name] for name in names]
-
-    def train(self, _, names=TABLES):
-        found = self.look_up(_, names)
-        for name in set(names) & set(TRAINED):
-            velocity = MOMENTUM * self.velocities[name] - RATE * self.values[name]
-            self.velocities[name] = velocity
-            self.values[name] += velocity
-        return found
-
-    def train_part(self, number):
-        return self.train(number, PART)
 
 
 def every_pair(items):
@@ -128,14 +30,7 @@ def every_pair(items):
 
 
 # What happens, in order, and the number that a write writes.
-PROGRAM = [
-    (action, 10.0 + i)
-    for i, action in enumerate(every_pair(["read", "write", "look_up", "train", "train_part"]))
-]
-
-
-def sgd():
-    return keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+PROGRAM = [(action, 10.0 + i) for i, action in enumerate(every_pair(ACTIONS))]
 
 
 def run_program(of_action):
@@ -151,10 +46,6 @@ def in_eager_code(name):
     return run_program(actions_of(Group(sgd(), name)))
 
 
-def actions_of(group):
-    return {action: getattr(group, action) for action, _ in PROGRAM}
-
-
 def in_a_function(name):
     actions = actions_of(Group(sgd(), name))
     return tf.function(lambda: tensors_of(run_program(actions)))()
@@ -163,18 +54,29 @@ def in_a_function(name):
 def in_functions_of_a_function(name):
     """Each action is a function of its own, which a function calls several times."""
     group = Group(sgd(), name)
-    actions = {n: _function_of(action) for n, action in actions_of(group).items()}
+    actions = {n: function_of(action) for n, action in actions_of(group).items()}
+    return tf.function(lambda: run_program(actions))()
+
+
+def in_branches_of_a_function(name):
+    """Each action is in a branch of a function."""
+    group = Group(sgd(), name)
+
+    def in_branch(action):
+        def act(number):
+            made = action(number)
+            return [number, *([] if action == group.write else tensors_of(made))]
+
+        return lambda number: tf.cond(number > 0, lambda: act(number), lambda: act(number))[1:]
+
+    actions = {n: in_branch(action) for n, action in actions_of(group).items()}
     return tf.function(lambda: run_program(actions))()
 
 
 def in_functions_one_by_one(name):
     """Each action is a function of its own, called by eager code."""
     group = Group(sgd(), name)
-    return run_program({n: _function_of(action) for n, action in actions_of(group).items()})
-
-
-def _function_of(action):
-    return tf.function(lambda number: tensors_of(action(number)))
+    return run_program({n: function_of(action) for n, action in actions_of(group).items()})
 
 
 def in_compiled_steps(name):
@@ -214,17 +116,11 @@ def in_runs_of_a_session(name):
         return results
 
 
-def tensors_of(values):
-    """Leaves operations out of a structure of lists."""
-    if isinstance(values, list):
-        return [tensors_of(value) for value in values if not isinstance(value, tf.Operation)]
-    return values
-
-
 WAYS = [
     in_eager_code,
     in_a_function,
     in_functions_of_a_function,
+    in_branches_of_a_function,
     in_functions_one_by_one,
     in_compiled_steps,
     in_a_session,
@@ -247,3 +143,32 @@ def test_each_action_sees_what_those_before_it_did(way):
         assert len(numbers) == len(tables)
         for number, table in zip(numbers, tables):
             np.testing.assert_allclose(table, number, rtol=1e-4, err_msg=f"{place}: {action}")
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_write_waits_for_gradients_that_read_the_table(persistent):
+    # Given a function of a lookup that shortens rows, whose gradient reads them again
+    table = tf.Variable(tf.fill([ROWS, 4], 3.0))
+    ids = tf.RaggedTensor.from_tensor(tf.range(ROWS, dtype=tf.int64)[:, None])
+    weights = tf.random.stateless_uniform([ROWS, 4], [1, 2])
+
+    @tf.function
+    def look_up():
+        return ge.group_embedding_lookup_sparse([table], [ids], "sum", max_norm=1.0)[0]
+
+    def gradient_and_write():
+        with tf.GradientTape(persistent=persistent) as tape:
+            loss = tf.reduce_sum(look_up() * weights)
+        gradient = tape.gradient(loss, table)
+        table.assign(tf.fill([ROWS, 4], 7.0))
+        return tf.convert_to_tensor(gradient)
+
+    # When another function writes the table after it has asked for the gradient
+    expected, in_function, found = gradient_and_write(), tf.function(gradient_and_write), []
+    for _ in range(5):
+        table.assign(tf.fill([ROWS, 4], 3.0))
+        found.append(in_function())
+
+    # Then the gradient is that of the rows before
+    for gradient in found:
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)
