@@ -7,6 +7,7 @@ beforehand, and updates the tables by a wrapped Adagrad: next to nothing is left
 for a call. Ways to run it:
 
     function   a plain `tf.function`
+    single     the same with a handle for each variable, as a function of stock ops has
     fit        `fit` of a `tf.keras.Model` with a `GroupEmbedding` layer
     sparse     the same, of a SparseTensor for each feature, which no program packs
     model      `fit` of a `training.Model`, of SparseTensors
@@ -16,18 +17,25 @@ for a call. Ways to run it:
     session    a graph of TensorFlow 1
     captures   a `tf.function` that captures three variables a table and uses none of them
 
-All ways and numbers of tables take turns in one process. Milliseconds a step: medians of the turns'
-medians, by the clock; and of CPU time in all threads.
+All ways and numbers of tables take turns in one process, on a GPU where TensorFlow sees one. A row
+has the milliseconds of a step: medians of the turns' medians, by the clock; and of CPU time in all
+threads. And the microseconds that a table adds to that of the least number of tables.
+
+`--beside FILE...` draws runs of other versions or devices, by their `--json`, into the picture.
 """
 
+import json
 import statistics
 import time
+import unittest.mock
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 from report import machine
 
 import group_embedding as ge
+from group_embedding.ops import variable_handles
 
 ROWS, DIM, SAMPLES = 1000, 8, 2
 TEN = 10  # steps of one call
@@ -38,6 +46,9 @@ def add_options(parser):
     parser.add_argument("--ways", nargs="+", choices=CALLERS, default=list(CALLERS))
     parser.add_argument("--steps", type=int, default=50, help="of one turn")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument(
+        "--beside", nargs="+", default=[], help="figures of other runs, to be drawn"
+    )
 
 
 def make_ids(num_tables):
@@ -84,6 +95,13 @@ def by_function(num_tables, decorate=tf.function):
 
     step = decorate(step)
     return timed(lambda: step(routed).numpy())
+
+
+def by_single_handles(num_tables):
+    with unittest.mock.patch.object(variable_handles, "_can_be_one", lambda handles: False):
+        run = by_function(num_tables)
+        run(1)  # makes the graph
+    return run
 
 
 def by_compiled_step(num_tables):
@@ -178,7 +196,8 @@ def by_session(num_tables):
         values = [i.values.numpy() for i in ids]
 
         def route(_):
-            ragged = [tf.RaggedTensor.from_row_splits(v, s) for v, s in zip(values, splits)]
+            pairs = zip(values, splits)
+            ragged = [tf.RaggedTensor.from_row_splits(v, s, validate=False) for v, s in pairs]
             return ge.route_ids(tables, ragged, "sum")
 
         packed = tf.data.Dataset.from_tensors(0).map(route).cache().repeat()
@@ -208,6 +227,7 @@ def by_captures(num_tables):
 
 CALLERS = {
     "function": by_function,
+    "single": by_single_handles,
     "fit": by_fit,
     "sparse": by_fit_of_sparse,
     "model": by_model,
@@ -233,33 +253,68 @@ def measure(arguments):
             steps = (len(times) - 1) * steps_a_call
             cpu[key].append((time.process_time() - begin) / steps)
             wall[key].append(float(np.median(np.diff(times))) / steps_a_call)
-    return [
-        {
-            "way": way,
-            "tables": tables,
-            "ms": round(statistics.median(wall[way, tables]) * 1e3, 4),
-            "least ms": round(min(wall[way, tables]) * 1e3, 4),
-            "CPU ms": round(statistics.median(cpu[way, tables]) * 1e3, 4),
-        }
-        for way, tables in keys
-    ]
+    return [row_of(way, tables, wall, cpu) for way, tables in keys]
+
+
+def row_of(way, tables, wall, cpu):
+    key, least = (way, tables), (way, min(of for other, of in wall if other == way))
+    row = {"way": way, "tables": tables}
+    for name, times in (("", wall), ("CPU ", cpu)):
+        ms = {at: statistics.median(times[at]) * 1e3 for at in (key, least)}
+        more = tables - least[1]
+        row[f"{name}ms"] = round(ms[key], 4)
+        row[f"{name}us a table"] = round((ms[key] - ms[least]) * 1e3 / more, 2) if more else None
+    return row | {"least ms": round(min(wall[key]) * 1e3, 4)}
 
 
 def plot(path, about, rows):
+    """Draws a step by its number of tables, a panel for each run, and the CPU time that each of the
+    most tables adds to a step of the least."""
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(7, 4.5))
-    for way in dict.fromkeys(row["way"] for row in rows):
-        of_way = [row for row in rows if row["way"] == way]
-        axis.plot([r["tables"] for r in of_way], [r["ms"] for r in of_way], marker="o", label=way)
-    axis.set(xscale="log", yscale="log", xlabel="tables", ylabel="ms a step")
-    axis.set_title(f"TensorFlow {about['tensorflow']}, {about['cpu']}", fontsize=9)
-    axis.grid(alpha=0.3)
-    axis.legend()
+    runs = [(about, rows)]
+    for other in map(json.loads, map(Path.read_text, map(Path, about["beside"]))):
+        runs.append((other["about"], other["rows"]))
+    ways = list(dict.fromkeys(row["way"] for _, rows in runs for row in rows))
+    colors = dict(zip(ways, plt.colormaps["tab10"].colors))
+    figure, axes = plt.subplots(1, len(runs) + 1, figsize=(4.2 * len(runs) + 4.5, 4.5))
+    for axis, (about, rows) in zip(axes, runs):
+        for way in dict.fromkeys(row["way"] for row in rows):
+            points = [(row["tables"], row["ms"]) for row in rows if row["way"] == way]
+            axis.plot(*zip(*points), marker="o", markersize=4, color=colors[way], label=way)
+        axis.set(xscale="log", yscale="log", xlabel="tables", ylabel="ms a step")
+        axis.set_title(_title(about), fontsize=9)
+        axis.sharey(axes[0])
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    _plot_slopes(axes[-1], runs, ways)
     figure.tight_layout()
     figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def _plot_slopes(axis, runs, ways):
+    height = 0.8 / len(runs)
+    for i, (about, rows) in enumerate(runs):
+        most = {row["way"]: row["CPU us a table"] for row in rows}
+        places = [at + height * (i - (len(runs) - 1) / 2) for at in range(len(ways))]
+        values = [most.get(way) or 0 for way in ways]
+        bars = axis.barh(places, values, 0.9 * height, label=_title(about))
+        axis.bar_label(bars, [f" {v:.2f}" if v else "" for v in values], fontsize=7)
+    axis.set_yticks(range(len(ways)), ways)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set_xlabel("us of CPU time that a table adds")
+    axis.legend(fontsize=7)
+    axis.grid(axis="x", alpha=0.3)
+
+
+def _title(about):
+    return f"TensorFlow {about['tensorflow']}, {about['device'] or about['cpu']}"
 
 
 def run(options):
     rows = measure(options)
-    return machine() | {"tensorflow": tf.__version__} | vars(options), rows
+    devices = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    about = {"tensorflow": tf.__version__, "device": next(devices, {}).get("device_name")}
+    return machine() | about | vars(options), rows

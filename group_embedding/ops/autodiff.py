@@ -52,7 +52,36 @@ def let_unused_op_go(op_type):
         reads.clear()
         return True
 
+    resolve.__name__ = f"let {op_type} go"  # the registry's key
     register_acd_resource_resolver(resolve)
+
+
+def end_with_function(op_type):
+    """Declares that a function has not ended before its used ops of this type have. A write after a
+    call of a function waits until the function has ended, which TensorFlow has wait for stateful
+    ops alone."""
+
+    def resolve(op, reads, writes):
+        del reads, writes
+        if op.type == op_type and any(is_used(output) for output in op.outputs):
+            _end_with_graph(op)
+        return False
+
+    resolve.__name__ = f"end {op_type}"  # the registry's key
+    register_acd_resource_resolver(resolve)
+
+
+def end_with_gradient(op):
+    """As `end_with_function`, for an op just made: in the gradient of a function TensorFlow gives
+    ops no order, and resolves none."""
+    graph = tf.compat.v1.get_default_graph()
+    if not tf.executing_eagerly() and graph.experimental_acd_manager is None:
+        _end_with_graph(op)
+
+
+def _end_with_graph(op):
+    if isinstance(op.graph, func_graph.FuncGraph) and op not in op.graph.control_outputs:
+        op.graph.control_outputs.append(op)
 
 
 def _zeros_cache():

@@ -24,6 +24,8 @@ from group_embedding.ops.variable_handles import (
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookup")
 auto_control_deps_utils.register_read_only_resource_op("GroupEmbedding>GroupLookupGrad")
 autodiff.let_unused_op_go("GroupEmbedding>GroupLookupGrad")
+autodiff.end_with_function("GroupEmbedding>GroupLookup")
+autodiff.end_with_function("GroupEmbedding>GroupLookupGrad")
 
 # The attributes that a lookup op, its gradient and its update have in common.
 SHARED_ATTRS = (*GROUP_ATTRS, "concat", "weighted")
@@ -148,6 +150,8 @@ def _gradients(op, grads, keyed_tables):
             keyed=keyed,
             **{name: op.get_attr(name) for name in SHARED_ATTRS},
         )
+    if isinstance(op, tf.Operation):
+        autodiff.end_with_gradient(made.indices[0].op)
     # The buffer's gradient is that of its weights part: ids and row splits have none.
     weight_grad = made.weight_grad if _has_weight_gradient(op) else None
     return _OfRows(made.indices, made.values, _reached(op, differentiated)), weight_grad

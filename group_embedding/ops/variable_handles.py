@@ -83,14 +83,22 @@ def packed(handles: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 def packed_here(inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The inputs of a lookup as those of an op of the graph at hand, which may be the gradient of a
-    branch or a loop with the lookup: it has the handles, but no tensor that is made inside."""
+    branch, a loop or a function with the lookup: it has the handles, but no tensor that is made
+    inside. In the gradient of a function they are the handles that the function captured, by which
+    TensorFlow knows that a call of the gradient reads them."""
     inputs = list(inputs)
-    if not is_packed(inputs) or tf.executing_eagerly() or not _is_made_here(inputs[0]):
+    if tf.executing_eagerly():
         return inputs
-    pack = inputs[0].op
-    if pack.graph is tf.compat.v1.get_default_graph():
+    graph = tf.compat.v1.get_default_graph()
+    of_lookup = next((t.graph for t in inputs if tf.is_symbolic_tensor(t)), graph)
+    if of_lookup is graph:
         return inputs
-    return [library().pack_handles(handles=list(pack.inputs))]
+    is_made = is_packed(inputs) and _is_made_here(inputs[0])
+    handles = list(inputs[0].op.inputs) if is_made else inputs
+    if type(graph) is type(of_lookup) is func_graph.FuncGraph:  # no branch, and no loop
+        captured = {id(i): outer for outer, i in of_lookup.captures if _is_known_handle(outer)}
+        handles = [captured.get(id(handle), handle) for handle in handles]
+    return [library().pack_handles(handles=handles)] if is_made else handles
 
 
 def is_packed(inputs: Sequence[tf.Tensor]) -> bool:
