@@ -15,6 +15,8 @@ from support.session.tiers import by_day
 
 from group_embedding.testing import launch, stop
 
+pytest.importorskip("horovod", reason="Horovod, whose launcher starts these jobs, is not installed")
+
 PROGRAM = Path(__file__).with_name("broken_rank.py")
 LOST = 1
 
