@@ -4,19 +4,22 @@ Each rank looks up a batch of its own (weak scaling: twice the GPUs, twice the s
 by row-wise Adagrad. Transports: `one GPU` is the fused lookup and update of one process that holds
 all tables; `nccl` sends rows and gradients, in float32 or bfloat16; with `peer_memory` ranks write
 them into each other's GPU memory. A step's milliseconds are those of the slowest rank: the median
-of rounds of consecutive steps, over three sets of ids.
+of rounds of consecutive steps, over three sets of ids. `--peer FILE` shows TorchRec's beside them,
+from the figures of peers/torchrec_tables.py on the same machine.
 
     python benchmarks/bench_ranks.py gpus [--ranks 1 2 4 8] [--workloads dcnv2_cap4M ...]
                                           [--alphas 0 1.05] [--dims 64 128 ...] [--profile FILE]
-                                          [--transports peer_memory nccl ...]
+                                          [--transports peer_memory nccl ...] [--peer FILE]
 """
 
 import functools
 import gc
+import json
 import re
 import statistics
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from devices import Gpu
@@ -208,6 +211,18 @@ def row_of(transport, num_ranks, workload, alpha, ranks, one_gpu, link):
     }
 
 
+def add_peer(path, about, rows):
+    """Adds TorchRec's steps to rows of its workload, ids and number of GPUs, each with how many
+    times as long they take, and says what it ran on."""
+    peer = json.loads(Path(path).read_text())
+    about["peer"] = peer["about"]
+    for row in rows:
+        for of_peer in peer["rows"]:
+            if all(of_peer[key] == row[key] for key in ("workload", "alpha", "GPUs")):
+                row[f"TorchRec ms, {of_peer['way']}"] = of_peer["ms"]
+                row[f"TorchRec, {of_peer['way']}"] = round(of_peer["ms"] / row["step ms"], 2)
+
+
 def measure_all(folder, counts, workloads, chosen, profile):
     """Yields the rows of the table after each case, and prints new ones. All cases with the same
     number of GPUs run in the same processes."""
@@ -283,6 +298,7 @@ def add_options(parser):
     parser.add_argument("--dims", nargs="+", type=int, default=[None],
                         help="each of all tables, in place of the workloads' own")  # fmt: skip
     parser.add_argument("--profile", help="file for the times of kernels")
+    parser.add_argument("--peer", help="figures of peers/torchrec_tables.py --json")
     add_core(parser)
 
 
@@ -300,5 +316,7 @@ def run(options):
     for rows in measure_all(
         options.core, options.ranks, cases, options.transports, options.profile
     ):
+        if options.peer:
+            add_peer(options.peer, about, rows)
         write_results(options, about, rows, plot)  # kept if a later case fails
     return about, rows
