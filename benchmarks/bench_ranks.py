@@ -6,7 +6,8 @@
 gpus: a process for each GPU of a host, the core alone. cpus: processes that share a CPU. hosts:
 ranks on several hosts, by the delay of the link between them. ahead: their steps while the next
 batch's rows come. overlap: rows that the ranks of a host request of others alike. sums: owners on
-another host send rows, or sums of them. PART --help has more.
+another host send rows, or sums of them. hot: the owner of a key that is in much of a batch. PART
+--help has more.
 """
 
 import os
@@ -16,4 +17,4 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    run_part("ranks", ("gpus", "cpus", "hosts", "ahead", "overlap", "sums"), __doc__)
+    run_part("ranks", ("gpus", "cpus", "hosts", "ahead", "overlap", "sums", "hot"), __doc__)

@@ -42,6 +42,7 @@ if HAS_HOROVOD:
     COMMANDS.append(
         "bench_ranks cpus --ranks 2 --batch 64 --rows 100 --steps 2 --dense 1 --wait 1 --ahead"
     )
+    COMMANDS.append("bench_ranks hot --shares 0.5 --steps 1 --rounds 1")
 if bed_of_hosts_is_missing() is None:
     COMMANDS.append("bench_ranks hosts --delays 1 --steps 2")
     COMMANDS.append("bench_ranks ahead --alphas 0 --rates 0 --steps-per-call 1 --rounds 1")
