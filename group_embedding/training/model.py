@@ -69,10 +69,15 @@ class _CompiledSteps:
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `tf.keras.Model.predict`."""
-        if IS_KERAS_3 and _is_in_host_memory(x) and self._calls_functions():
+        if IS_KERAS_3 and isinstance(x, tf.data.Dataset) and self._takes_optionals(x):
             # It takes batches out of the iterator itself: as one tensor each.
             x = x.map(lambda *batch: tf.experimental.Optional.from_value(_batch_of(batch)))
         return super().predict(x, *args, **kwargs)  # type: ignore[misc]
+
+    def _takes_optionals(self, data):
+        with self.distribute_strategy.scope():
+            is_spread = tf.distribute.has_strategy()
+        return self._calls_functions() and not is_spread and _is_in_host_memory(data)
 
     def _calls_functions(self):
         """Whether steps are functions, and not one XLA program each, which the layer refuses in
@@ -109,7 +114,8 @@ class _StepFunction:
 
     def _count(self, outputs):
         if not IS_KERAS_3:
-            with tf.control_dependencies(tf.nest.flatten(outputs, expand_composites=True)):
+            tensors = filter(tf.is_tensor, tf.nest.flatten(outputs, expand_composites=True))
+            with tf.control_dependencies(list(tensors)):
                 getattr(self._model, f"_{self._kind}_counter").assign_add(1)
         return outputs
 

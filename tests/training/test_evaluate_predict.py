@@ -151,6 +151,29 @@ def test_models_that_run_eagerly():
     )
 
 
+def test_models_of_a_strategy_are_keras_own():
+    # Given models of one value for all rows, one of them made under a strategy
+    def make(base):
+        item = keras.Input([], dtype="int64", name="item")
+        table = ge.TableConfig("items", 30, 2, initializer=keras.initializers.Constant(1.0))
+        vectors = ge.layers.GroupEmbedding([ge.FeatureConfig("item", table)], concat=True)(
+            {"item": item}
+        )
+        model = base({"item": item}, keras.layers.Dense(1, kernel_initializer="ones")(vectors))
+        model.compile("sgd", "mse", jit_compile=False)
+        return model
+
+    plain = make(keras.Model)
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = make(ge.training.Model)
+    data = dataset().map(lambda inputs, labels, _: ({"item": inputs["item"]}, labels))
+
+    # When they predict and evaluate, Then it is the same
+    for method in ("predict", "evaluate"):
+        expected, found = [getattr(m, method)(data, verbose=0) for m in (plain, model)]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_training_and_predicting_by_turns():
     # Given a model that has predicted
     model = make_model(ge.training.Model, steps_per_execution=2)
