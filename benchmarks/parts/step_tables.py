@@ -12,6 +12,8 @@ for a call. Ways to run it:
     sparse     the same, of a SparseTensor for each feature, which no program packs
     model      `fit` of a `training.Model`, of SparseTensors
     model_ten  the same with steps_per_execution=10
+    evaluate, predict, model_evaluate, model_predict
+               the methods of `tf.keras.Model` and of `training.Model`, of SparseTensors
     compiled   `training.make_step`, a step a call
     ten        ten training steps of that model in a `tf.function` of an iterator
     session    a graph of TensorFlow 1
@@ -116,6 +118,8 @@ class StepTimes(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.times.append(time.perf_counter())
 
+    on_test_batch_end = on_predict_batch_end = on_train_batch_end
+
 
 def make_model(num_tables, base, is_packed, steps_a_call):
     """A compiled model, and a dataset of one batch without an end."""
@@ -132,13 +136,15 @@ def make_model(num_tables, base, is_packed, steps_a_call):
     return model, tf.data.Dataset.from_tensors((inputs, tf.zeros([SAMPLES, 1]))).repeat()
 
 
-def by_fit(num_tables, base=tf.keras.Model, is_packed=True, steps_a_call=1):
+def by_fit(num_tables, base=tf.keras.Model, is_packed=True, steps_a_call=1, method="fit"):
     model, data = make_model(num_tables, base, is_packed, steps_a_call)
+    steps_name = "steps_per_epoch" if method == "fit" else "steps"
 
     def run(steps):
         clock = StepTimes()
         calls = -(-steps // steps_a_call) + 1
-        model.fit(data, steps_per_epoch=calls * steps_a_call, verbose=0, callbacks=[clock])
+        options = {steps_name: calls * steps_a_call, "verbose": 0, "callbacks": [clock]}
+        getattr(model, method)(data, **options)
         return clock.times
 
     return run
@@ -154,6 +160,11 @@ def by_model(num_tables):
 
 def by_model_ten(num_tables):
     return by_fit(num_tables, ge.training.Model, is_packed=False, steps_a_call=TEN)
+
+
+def by_method(method, base):
+    """`evaluate` or `predict` of SparseTensors."""
+    return lambda num_tables: by_fit(num_tables, base, is_packed=False, method=method)
 
 
 def by_ten(num_tables):
@@ -232,6 +243,10 @@ CALLERS = {
     "sparse": by_fit_of_sparse,
     "model": by_model,
     "model_ten": by_model_ten,
+    "evaluate": by_method("evaluate", tf.keras.Model),
+    "model_evaluate": by_method("evaluate", ge.training.Model),
+    "predict": by_method("predict", tf.keras.Model),
+    "model_predict": by_method("predict", ge.training.Model),
     "compiled": by_compiled_step,
     "ten": by_ten,
     "session": by_session,
@@ -276,7 +291,7 @@ def plot(path, about, rows):
     for other in map(json.loads, map(Path.read_text, map(Path, about["beside"]))):
         runs.append((other["about"], other["rows"]))
     ways = list(dict.fromkeys(row["way"] for _, rows in runs for row in rows))
-    colors = dict(zip(ways, plt.colormaps["tab10"].colors))
+    colors = dict(zip(ways, plt.colormaps["tab20"].colors))
     figure, axes = plt.subplots(1, len(runs) + 1, figsize=(4.2 * len(runs) + 4.5, 4.5))
     for axis, (about, rows) in zip(axes, runs):
         for way in dict.fromkeys(row["way"] for row in rows):

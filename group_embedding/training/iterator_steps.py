@@ -16,13 +16,14 @@ class IteratorSteps:
 
     Args:
         step: a function of a batch, traced once for each structure of batches.
+        combine: of what several steps return, a list, makes what a call of them returns.
 
     Attributes:
         function: the `tf.function` that took the last steps.
     """
 
-    def __init__(self, step):
-        self._step, self.function = step, None
+    def __init__(self, step, combine=lambda outputs: outputs[-1]):
+        self._step, self._combine, self.function = step, combine, None
         self._functions = []  # (structure of a batch, _Functions)
         self._spec, self._on_spec = None, None  # of the last call
 
@@ -34,7 +35,7 @@ class IteratorSteps:
             most: how many steps are taken at most.
 
         Returns:
-            What the last step returned.
+            What `combine` makes of what they return.
 
         Raises:
             tf.errors.OutOfRangeError: there is no batch left.
@@ -45,26 +46,40 @@ class IteratorSteps:
             self.function = functions.next_step
             return functions.next_step(handle)
         self.function = functions.steps
-        outputs = None
+        outputs = []
         for taken in range(0, most, _MOST_STEPS_A_CALL):
             asked = min(most - taken, _MOST_STEPS_A_CALL)
             batches, found = functions.next_batches(handle, asked)
-            batches = batches[: int(found)]
-            if len(batches) == asked:
-                outputs = functions.steps(batches)
-                continue
-            for batch in batches:  # a function of so many steps would hardly be called again
-                outputs = functions.steps((batch,))
-            break
-        if outputs is None:
+            outputs += self._take(functions, batches[: int(found)], asked)
+            if int(found) < asked:
+                break
+        if not outputs:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        return outputs
+        return self._combine(outputs)
+
+    def take_batches(self, optionals, most):
+        """As `take`, on batches that came out of an iterator: a list of at most so many, each a
+        `tf.experimental.Optional` in host memory."""
+        functions = self._functions_on(optionals[0].element_spec)
+        self.function = functions.steps
+        batches = tuple(tf.nest.flatten(optionals, expand_composites=True))
+        outputs = []
+        for taken in range(0, len(batches), _MOST_STEPS_A_CALL):
+            asked = min(most - taken, _MOST_STEPS_A_CALL)
+            outputs += self._take(functions, batches[taken : taken + asked], asked)
+        return self._combine(outputs)
+
+    def _take(self, functions, batches, asked):
+        """What calls of steps on handles of batches return: one call for all, if they are as many
+        as were asked for. A function of fewer steps would hardly be called again."""
+        calls = [batches] if len(batches) == asked else [(batch,) for batch in batches]
+        return [functions.steps(call) for call in calls]
 
     def _functions_on(self, spec):
         if spec is not self._spec:  # to compare hundreds of features takes a while
             found = next((f for known, f in self._functions if known == spec), None)
             if found is None:
-                found = _Functions(self._step, spec)
+                found = _Functions(self._step, self._combine, spec)
                 self._functions.append((spec, found))
             self._spec, self._on_spec = spec, found
         return self._on_spec
@@ -74,8 +89,8 @@ class _Functions:
     """The functions of steps on batches of one structure. A batch between two of them is the
     handle of an optional, one tensor."""
 
-    def __init__(self, step, spec):
-        self._step = step
+    def __init__(self, step, combine, spec):
+        self._step, self._combine = step, combine
         self._iterator_spec, self._batch_spec = tf.data.IteratorSpec(spec), tf.OptionalSpec(spec)
         self.next_step = tf.function(self._next_step, **_OPTIONS)
         self.next_batches = tf.function(self._next_batches, **_OPTIONS)
@@ -92,13 +107,13 @@ class _Functions:
         return tuple(tf.nest.flatten(batches, expand_composites=True)), found
 
     def _steps(self, batches):
-        """Takes a step on each batch, one after the other; returns what the last one returned."""
-        outputs = None
+        """Takes a step on each batch, one after the other."""
+        outputs = []
         for batch in batches:
             with tf.device("/CPU:0"):
                 batch = _from_handle(self._batch_spec, batch).get_value()
-            outputs = self._step(batch)
-        return outputs
+            outputs.append(self._step(batch))
+        return self._combine(outputs)
 
 
 def _from_handle(spec, handle):
