@@ -86,7 +86,7 @@ absl::Status MakeUpdate(OpKernelContext* context, const RuleAttrs& rule,
                                       "], got " + hyper->shape().DebugString());
   }
   *update = {rule.rule, static_cast<const Hyper*>(hyper->data()), tables.data(),
-             ToCore(rule.slot_dtype), rule.stochastic_rounding};
+             ToCore(rule.slot_dtype), rule.stochastic_rounding, rule.stochastic_slots};
   return absl::OkStatus();
 }
 
