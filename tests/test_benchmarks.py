@@ -113,7 +113,7 @@ def test_auc_with_small_slots_is_measured(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     (row,) = json.loads(path.read_text())["rows"]
     assert row["AUC, float32"] == pytest.approx(row["AUC, bfloat16"], abs=0.1)
-    assert row["bfloat16"] * 2 == row["bytes of slots, float32"] > 0
+    assert row["bfloat16"] < 0.8 * row["bytes of tables, float32"]
 
 
 @pytest.mark.soak

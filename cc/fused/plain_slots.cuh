@@ -18,8 +18,8 @@ struct PlainSlots {
   static constexpr int kSlotWords = sizeof(float) / sizeof(T);  // for a word of the row
 };
 
-// Rounds columns from `column` on, of a row that is drawn by a number of RowKeys, to neighbours in the
-// type T, at random.
+// Rounds columns from `column` on, of a row that is drawn by a number of RowKeys, to neighbours in
+// the type T, at random.
 template <typename T, typename Column, int kSize>
 __device__ inline void RoundColumns(const Hyper& hyper, int64_t drawn_by, Column column,
                                     float (&values)[kSize]) {

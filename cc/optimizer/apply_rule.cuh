@@ -71,8 +71,8 @@ __device__ inline float RoundToNeighbour(__nv_bfloat16, float value, uint32_t ra
   return RoundToBFloat16(value, random);
 }
 
-// `values` of neighbouring columns, from `column` on, of a row that is drawn by a number of RowKeys,
-// moved to neighbours in the type T at random.
+// `values` of neighbouring columns, from `column` on, of a row that is drawn by a number of
+// RowKeys, moved to neighbours in the type T at random.
 template <typename T, int kWidth>
 __device__ void RoundStochastically(uint32_t key, int64_t drawn_by, int64_t column,
                                     float (&values)[kWidth]) {

@@ -10,8 +10,9 @@
 
 namespace group_embedding {
 
-// 16 random bits for one column of one row, which RowKeys gives, at one step: the same wherever it is
-// computed, so that the same step gives the same bits. The mixer is that of SplitMix64 (Steele et al. 2014).
+// 16 random bits for one column of one row, which RowKeys gives, at one step: the same wherever it
+// is computed, so that the same step gives the same bits. The mixer is that of SplitMix64 (Steele
+// et al. 2014).
 GROUP_EMBEDDING_HOST_DEVICE uint32_t RandomBits(uint32_t key, int64_t row, int64_t column) {
   uint64_t x = (static_cast<uint64_t>(row) << 13) + static_cast<uint64_t>(column) +
                key * uint64_t{0x9E3779B97F4A7C15};

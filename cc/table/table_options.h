@@ -92,12 +92,13 @@ struct SlotOptions {
   float initial = 0;
 };
 
-// A slot of a file as a table with those options has it: of the type of the table's slots if it is an
-// update rule's, whatever optimizer wrote it. The table's own slots, and averages of rows with their
-// steps (`use_ema`), keep their type.
+// A slot of a file as a table with those options has it: of the type of the table's slots if it is
+// an update rule's, whatever optimizer wrote it. The table's own slots, and averages of rows with
+// their steps (`use_ema`), keep their type.
 inline SlotOptions SlotInTable(SlotOptions slot, const TableOptions& options) {
-  const std::string last = slot.name.substr(slot.name.rfind('/') + 1);
-  const bool is_own = slot.name.rfind("key/", 0) == 0;
+  const std::string& name = slot.name;
+  const std::string last = name.substr(name.rfind('/') + 1);
+  const bool is_own = name == kTimeSlot || name == kScoreSlot || name == kBornSlot;
   const bool is_average = last == "average" || last == "average_step";
   // float16 does not hold all that other types hold.
   if (!is_own && !is_average && options.slot_dtype != DataType::kFloat16) {

@@ -15,8 +15,8 @@ from group_embedding.ops.group_update import (
     group_update_slices,
     hyper_vector,
     is_resource,
-    slot_kind,
     output_grads,
+    slot_kind,
 )
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer

@@ -29,7 +29,8 @@ class Updated:
 
     def __init__(self, case, place, rule, *, slot_dtype="float32", seed=1, threads=1, runs=1,
                  missing_slots=(), stochastic_rounding=False, updated_tables=(),
-                 passed_over=(), stochastic_slots=False, keys=(), slots_of_ones=False, **hyper):  # fmt: skip
+                 passed_over=(), stochastic_slots=False, slots_of_ones=False, keys=(),
+                 **hyper):  # fmt: skip
         num_slots, row_slot = core.rules[rule]
         rng = np.random.default_rng(seed)
         draw = ones if slots_of_ones else draw_slot

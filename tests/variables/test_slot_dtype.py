@@ -84,7 +84,8 @@ def test_slots_take_half_the_bytes(name):
     # Given tables of as many keys, without slots, with slots as stock has them, and in bfloat16
     keys = [np.arange(50_000)]
     bare = Trained(ge.optimizers.wrap(KERAS.SGD(0.1)), None, "bare").train(keys)
-    stock, halved = (Trained(name, slots, slots or "stock").train(keys) for slots in (None, "bfloat16"))
+    stock = Trained(name, None, "stock").train(keys)
+    halved = Trained(name, "bfloat16", "halved").train(keys)
     # When their bytes are measured
     bare, stock, halved = (int(one.table.memory_bytes()) for one in (bare, stock, halved))
     # Then those of slots are 4, and 2, for each number (a table has 4097 rows that are no key's)
@@ -184,6 +185,29 @@ def test_a_checkpoint_with_slots_of_the_other_type(before, after, has_slots, tie
     assert int(model.table.total_count()) == len(rows)
 
 
+@pytest.mark.parametrize("before, after", [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_what_a_table_keeps_of_its_keys_stays_in_its_type(before, after, tmp_path):
+    # Given a table that keeps scores, minutes and the steps in which keys were new
+    options = {
+        "max_keys": 1000, "budget_of": "rank", "evict": "score", "safe_steps": 3,
+        "evict_after_minutes": 60,
+    }  # fmt: skip
+    model = Trained("adam", before, **options)
+    model.table.set_time(12345678 * 60)
+    model.train(batches())
+    keys = np.unique(batches())
+    model.table.set_scores(keys, np.linspace(0, 1, len(keys), dtype=np.float32) / 3)
+    saved = model.write(tmp_path / "saved")
+    # When a table with slots of the other type restores it
+    restored = Trained("adam", after, **options).read(saved).write(tmp_path / "restored")
+    # Then those have all their bits
+    rows, others = content(saved)[0]["user"], content(restored)[0]["user"]
+    own = ("budget/score", "key/minute", "budget/born")
+    for key, row in rows.items():
+        assert all(row[3][slot] == others[key][3][slot] for slot in own)
+    assert len({row[3]["budget/score"] for row in rows.values()}) == len(keys)
+
+
 def test_changes_in_bfloat16_after_a_full_save_in_float32(tmp_path):
     # Given a session whose table goes on in bfloat16 from a full save in float32
     v1 = tf.compat.v1
@@ -204,22 +228,24 @@ def test_changes_in_bfloat16_after_a_full_save_in_float32(tmp_path):
                 session.run(step, {keys: of_step})
             return save(saver, session)
 
-    first = run("float32", None, batches()[:3],
-                lambda saver, session: saver.save(session, f"{tmp_path}/model", 3))  # fmt: skip
+    def save_all(saver, session):
+        return saver.save(session, f"{tmp_path}/model", 3)
+
+    first = run("float32", None, batches()[:3], save_all)
 
     def save_both(saver, session):
         changes = ge.checkpoint.save_changes(saver, session, f"{tmp_path}/model", global_step=5)
         return changes, saver.save(session, f"{tmp_path}/full")
 
+    def save_again(saver, session):
+        return saver.save(session, f"{tmp_path}/again")
+
     # When changes are saved beside all, and both are restored in either type
     changes, full = run("bfloat16", first, batches()[3:5], save_both)
     for slot_dtype in ("bfloat16", "float32"):
-        from_changes, from_full = (
-            run(slot_dtype, path, [], lambda saver, session, n=n: saver.save(session, f"{tmp_path}/{n}"))
-            for n, path in enumerate([changes, full])
-        )
         # Then they are equal to the last bit
-        assert content(from_changes)[0] == content(from_full)[0]
+        from_changes = content(run(slot_dtype, changes, [], save_again))[0]
+        assert from_changes == content(run(slot_dtype, full, [], save_again))[0]
 
 
 @pytest.mark.parametrize(

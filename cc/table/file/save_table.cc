@@ -169,7 +169,7 @@ class Restorer {
   const bool as_start_;
   const FileSource& files_;
   EmbeddingTable* const table_;
-  std::vector<size_t> slot_of_;  // the table's slot of each of the file's that is restored
+  std::vector<size_t> slot_of_;        // the table's slot of each of the file's that is restored
   std::vector<DataType> saved_types_;  // of each of the file's
   const ParallelFor& parallel_for_;
   std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks

@@ -204,7 +204,8 @@ Status CheckSpace(const SavedTable& saved, const std::vector<TableFileSummary>& 
                   const EmbeddingTable& table, const RestoreOptions& how) {
   if (table.options().budget.is_given()) return {};  // it keeps those that fit
   const std::string& name = table.options().name;
-  const std::vector<SlotOptions> slots = how.as_start ? std::vector<SlotOptions>() : SlotsOf(files, table);
+  const std::vector<SlotOptions> slots =
+      how.as_start ? std::vector<SlotOptions>() : SlotsOf(files, table);
   const int64_t max_keys = table.max_keys(slots);
   int64_t num_keys = 0;
   for (const TableFileSummary& file : files) num_keys += file.totals.num_rows;

@@ -17,7 +17,7 @@ namespace group_embedding {
       .Attr("rule_slots: list(int)")                          \
       .Attr("keyed_slot_names: list(string) = []")            \
       .Attr("keyed_slot_starts: list(float) = []")            \
-      .Attr("stochastic_rounding: bool = false")            \
+      .Attr("stochastic_rounding: bool = false")              \
       .Attr("stochastic_slots: bool = false")
 
 #define UPDATE_ATTRS                     \
