@@ -192,14 +192,15 @@ def test_what_a_table_keeps_of_its_keys_stays_in_its_type(before, after, tmp_pat
         "max_keys": 1000, "budget_of": "rank", "evict": "score", "safe_steps": 3,
         "evict_after_minutes": 60,
     }  # fmt: skip
-    model = Trained("adam", before, **options)
-    model.table.set_time(12345678 * 60)
+    model, other = (Trained("adam", slots, **options) for slots in (before, after))
+    for one in (model, other):
+        one.table.set_time(12345678 * 60)
     model.train(batches())
     keys = np.unique(batches())
     model.table.set_scores(keys, np.linspace(0, 1, len(keys), dtype=np.float32) / 3)
     saved = model.write(tmp_path / "saved")
     # When a table with slots of the other type restores it
-    restored = Trained("adam", after, **options).read(saved).write(tmp_path / "restored")
+    restored = other.read(saved).write(tmp_path / "restored")
     # Then those have all their bits
     rows, others = content(saved)[0]["user"], content(restored)[0]["user"]
     own = ("budget/score", "key/minute", "budget/born")
