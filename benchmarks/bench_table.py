@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tables found by key: find and insert, growth, plans, and what a budget costs.
+"""Tables found by key: find and insert, growth, plans, small slots, and what a budget costs.
 
     python benchmarks/bench_table.py PART [options of the part] [--json FILE] [--plot FILE.png]
 
 gpu: beside HierarchicalKV. cpu: through TensorFlow, beside TensorFlow Recommenders Addons. budget:
-a table that evicts its lowest keys, on a CPU. plan: planned bytes beside those of tables. PART
---help has more.
+a table that evicts its lowest keys, on a CPU. plan: planned bytes beside those of tables.
+slots: AUC with slots in float32 and bfloat16. PART --help has more.
 """
 
 import os
@@ -15,4 +15,4 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    run_part("table", ("gpu", "cpu", "budget", "plan"), __doc__)
+    run_part("table", ("gpu", "cpu", "budget", "plan", "slots"), __doc__)

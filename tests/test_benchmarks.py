@@ -101,6 +101,22 @@ def test_benchmark_runs(text, tmp_path):
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
 
 
+def test_auc_with_small_slots_is_measured(tmp_path):
+    # Given a few clicks
+    rows = [[n % 2, *range(13), *(f"{n * k % 9:08x}" for k in range(26))] for n in range(100)]
+    clicks, path = tmp_path / "clicks.csv", tmp_path / "figures.json"
+    clicks.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    # When a model is trained on them with slots of both types
+    command = [sys.executable, ROOT / "benchmarks" / "bench_table.py", "slots", "--data", clicks]
+    command += ["--optimizers", "adam", "--seeds", "1", "--steps", "2", "--json", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    # Then each has its AUC and its bytes
+    assert done.returncode == 0, done.stderr[-3000:]
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["AUC, float32"] == pytest.approx(row["AUC, bfloat16"], abs=0.1)
+    assert row["bfloat16"] < 0.8 * row["bytes of tables, float32"]
+
+
 @pytest.mark.soak
 def test_serving_is_measured(tmp_path):
     # Given the server, what the client is built with, and a few ratings

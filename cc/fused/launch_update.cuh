@@ -29,19 +29,19 @@ cudaError_t LaunchUpdate(const Group& group, const SortedRows& sorted, const Upd
   std::vector<int64_t> alignments;
   for (int64_t t = 0; t < group.num_tables; ++t) {
     const TableUpdate& table = update.tables[t];
-    RuleTable<T> sink{static_cast<T*>(table.rows), {}, group.tables[t].dim};
+    RuleTable<T> sink{static_cast<T*>(table.rows), {}, group.tables[t].dim, table.keys};
     int64_t alignment = Alignment(table.rows);
     for (int k = 0; k < kMaxSlots; ++k) {
       sink.slots[k] = table.slots[k];
-      // Slots of twice the size are read in words of twice the size.
-      const int64_t times = args.has_float_slots ? 4 / static_cast<int64_t>(sizeof(T)) : 1;
-      if (k != args.row_slot) alignment |= Alignment(table.slots[k]) / times;
+      // Slots of twice the size are read in words of twice the size, and of half in words of half.
+      const int64_t slot_bytes = SizeOf(args.slot_dtype), row_bytes = sizeof(T);
+      if (k != args.row_slot) alignment |= Alignment(table.slots[k]) * row_bytes / slot_bytes;
     }
     sinks.push_back(sink);
     alignments.push_back(alignment);
   }
   int64_t max_plain_columns = 0;
-  if (args.has_float_slots && !sorted.has_wide_keys) {
+  if (args.has_float_slots() && !sorted.has_wide_keys) {
     ForPlainSink<T>(update.rule, PlainRules{},
                     [&](auto sink) { max_plain_columns = decltype(sink)::kMaxColumns; });
   }

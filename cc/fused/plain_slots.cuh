@@ -18,14 +18,15 @@ struct PlainSlots {
   static constexpr int kSlotWords = sizeof(float) / sizeof(T);  // for a word of the row
 };
 
-// Rounds a row's columns from `column` on to neighbours in the type T, at random.
+// Rounds columns from `column` on, of a row that is drawn by a number of RowKeys, to neighbours in
+// the type T, at random.
 template <typename T, typename Column, int kSize>
-__device__ inline void RoundColumns(const Hyper& hyper, int64_t row, Column column,
+__device__ inline void RoundColumns(const Hyper& hyper, int64_t drawn_by, Column column,
                                     float (&values)[kSize]) {
   const uint32_t key = __float_as_uint(hyper.rounding_key);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    values[j] = RoundToNeighbour(T{}, values[j], RandomBits(key, row, column + j));
+    values[j] = RoundToNeighbour(T{}, values[j], RandomBits(key, drawn_by, column + j));
   }
 }
 

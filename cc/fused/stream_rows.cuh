@@ -168,7 +168,9 @@ class StreamedRule {
       for (int k = 0; k < kMaxSlots; ++k) slots[k][j] = of_column[k];
     }
     if constexpr (sizeof(T) == 2) {
-      if (stochastic_rounding_) RoundColumns<T>(hyper, row, column_, updated);
+      if (stochastic_rounding_) {
+        RoundColumns<T>(hyper, shared_.table.keys.Of(row), column_, updated);
+      }
     }
     Word::Round(updated).Stream(Rows() + at);
 #pragma unroll

@@ -211,7 +211,8 @@ struct ApplyPlainRule {
         for (int k = 0; k < kMaxSlots; ++k) slots[k][j] = of_column[k];
       }
       if constexpr (sizeof(T) == 2) {
-        if (common_.stochastic_rounding) RoundColumns<T>(hyper, row, column, updated);
+        if (common_.stochastic_rounding)
+          RoundColumns<T>(hyper, table_.keys.Of(row), column, updated);
       }
       Vector::Round(updated).Stream(Rows() + at);
 #pragma unroll

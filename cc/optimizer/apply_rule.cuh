@@ -12,14 +12,14 @@ namespace group_embedding {
 struct RuleArgs {
   const Hyper* hyper;
   RuleIndex rule;
-  bool has_float_slots;  // otherwise they have the type of the rows
-  bool stochastic_rounding;
+  DataType slot_dtype;  // float32, that of the rows, or bfloat16
+  bool stochastic_rounding, stochastic_slots;
   bool needs_row;  // of the rule, as the next two
   int32_t num_slots, row_slot;
 
   static RuleArgs Of(const Update& update) {
-    RuleArgs args{update.hyper, update.rule, update.slot_dtype == DataType::kFloat32,
-                  update.stochastic_rounding};
+    RuleArgs args{update.hyper, update.rule, update.slot_dtype, update.stochastic_rounding,
+                  update.stochastic_slots};
     ForRule(update.rule, [&](auto rule) {
       args.needs_row = decltype(rule)::kNeedsRow;
       args.num_slots = decltype(rule)::kNumSlots;
@@ -27,6 +27,7 @@ struct RuleArgs {
     });
     return args;
   }
+  __host__ __device__ bool has_float_slots() const { return slot_dtype == DataType::kFloat32; }
   __device__ bool HasSlotPerColumn(int k) const { return k < num_slots && k != row_slot; }
 };
 
@@ -36,6 +37,7 @@ struct RuleTable {
   T* rows;
   void* slots[kMaxSlots];
   int64_t dim;
+  RowKeys keys;
 };
 
 __device__ inline Hyper ReadHyper(const Hyper* from) {
@@ -69,6 +71,51 @@ __device__ inline float RoundToNeighbour(__nv_bfloat16, float value, uint32_t ra
   return RoundToBFloat16(value, random);
 }
 
+// `values` of neighbouring columns, from `column` on, of a row that is drawn by a number of
+// RowKeys, moved to neighbours in the type T at random.
+template <typename T, int kWidth>
+__device__ void RoundStochastically(uint32_t key, int64_t drawn_by, int64_t column,
+                                    float (&values)[kWidth]) {
+#pragma unroll 1
+  for (int j = 0; j < kWidth; ++j) {
+    const uint32_t random = RandomBits(key, drawn_by, column + j);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {  // registers have no index
+      if (i == j) values[i] = RoundToNeighbour(T{}, values[i], random);
+    }
+  }
+}
+
+__device__ inline uint32_t RoundingKey(const RuleArgs& args) {
+  return __float_as_uint(__ldg(&args.hyper->rounding_key));
+}
+
+// Values of a slot from `at` on.
+template <typename T, int kWidth>
+__device__ void ReadSlot(const RuleArgs& args, const void* slots, int64_t at,
+                         float (&values)[kWidth]) {
+  if (args.has_float_slots()) return ReadColumns<float>(slots, at, values);
+  if constexpr (std::is_same_v<T, __half>) {
+    if (args.slot_dtype == DataType::kFloat16) return ReadColumns<__half>(slots, at, values);
+  }
+  ReadColumns<__nv_bfloat16>(slots, at, values);
+}
+
+// Of slot k, of columns from `column` on of a row; `at`: of the first in the slot.
+template <typename T, int kWidth>
+__device__ void WriteSlot(const RuleArgs& args, const RuleTable<T>& table, int k, void* slots,
+                          int64_t row, int64_t column, int64_t at, float (&values)[kWidth]) {
+  if (args.has_float_slots()) return WriteColumns<float>(slots, at, values);
+  if constexpr (std::is_same_v<T, __half>) {
+    if (args.slot_dtype == DataType::kFloat16) return WriteColumns<__half>(slots, at, values);
+  }
+  if (args.stochastic_slots) {
+    RoundStochastically<__nv_bfloat16>(KeyOfSlot(RoundingKey(args), k), table.keys.Of(row), column,
+                                       values);
+  }
+  WriteColumns<__nv_bfloat16>(slots, at, values);
+}
+
 // kWidth neighbouring columns of a row with their slots, in registers. Reading and writing is the
 // same for all rules, so that the code of a rule is no more than its arithmetic.
 template <typename T, int kWidth>
@@ -85,27 +132,22 @@ struct RuleColumns {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) s[k][j] = 0;
       if (!args.HasSlotPerColumn(k) || table.slots[k] == nullptr) continue;
-      if (args.has_float_slots) {
-        ReadColumns<float>(table.slots[k], at, s[k]);
-      } else {
-        ReadColumns<T>(table.slots[k], at, s[k]);
-      }
+      ReadSlot<T>(args, table.slots[k], at, s[k]);
     }
   }
 
   __device__ void Write(const RuleArgs& args, const RuleTable<T>& table, int64_t row, int64_t at) {
+    const int64_t column = at - row * table.dim;
     if constexpr (sizeof(T) == 2) {
-      if (args.stochastic_rounding) RoundStochastically(args, row, at - row * table.dim);
+      if (args.stochastic_rounding) {
+        RoundStochastically<T>(RoundingKey(args), table.keys.Of(row), column, x);
+      }
     }
     WriteColumns<T>(table.rows, at, x);
 #pragma unroll
     for (int k = 0; k < kMaxSlots; ++k) {
       if (!args.HasSlotPerColumn(k) || table.slots[k] == nullptr) continue;
-      if (args.has_float_slots) {
-        WriteColumns<float>(table.slots[k], at, s[k]);
-      } else {
-        WriteColumns<T>(table.slots[k], at, s[k]);
-      }
+      WriteSlot<T>(args, table, k, table.slots[k], row, column, at, s[k]);
     }
   }
 
@@ -144,19 +186,6 @@ struct RuleColumns {
       for (int k = 0; k < kMaxSlots; ++k) s[k][j] = slots[k];
     }
   }
-
- private:
-  __device__ void RoundStochastically(const RuleArgs& args, int64_t row, int64_t column) {
-    const uint32_t key = __float_as_uint(__ldg(&args.hyper->rounding_key));
-#pragma unroll 1
-    for (int j = 0; j < kWidth; ++j) {
-      const uint32_t random = RandomBits(key, row, column + j);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {  // registers have no index
-        if (i == j) x[i] = RoundToNeighbour(T{}, x[i], random);
-      }
-    }
-  }
 };
 
 // The table's slot per row; null: the rule has none, or the table lacks it.
@@ -176,7 +205,7 @@ template <typename T>
 __device__ float ReadRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row) {
   float slot[1] = {0};
   if (const void* slots = RowSlots(args, table); slots != nullptr) {
-    args.has_float_slots ? ReadColumns<float>(slots, row, slot) : ReadColumns<T>(slots, row, slot);
+    ReadSlot<T>(args, slots, row, slot);
   }
   return slot[0];
 }
@@ -184,10 +213,9 @@ __device__ float ReadRowSlot(const RuleArgs& args, const RuleTable<T>& table, in
 template <typename T>
 __device__ void WriteRowSlot(const RuleArgs& args, const RuleTable<T>& table, int64_t row,
                              float value) {
-  const float slot[1] = {value};
+  float slot[1] = {value};
   if (void* slots = RowSlots(args, table); slots != nullptr) {
-    args.has_float_slots ? WriteColumns<float>(slots, row, slot)
-                         : WriteColumns<T>(slots, row, slot);
+    WriteSlot<T>(args, table, args.row_slot, slots, row, 0, row, slot);
   }
 }
 

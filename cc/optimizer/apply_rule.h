@@ -19,7 +19,8 @@ class RowUpdater {
       : hyper_(*update.hyper),
         table_(update.tables[table]),
         dim_(dim),
-        rounds_stochastically_(update.stochastic_rounding && sizeof(T) == 2) {
+        rounds_rows_(update.stochastic_rounding && sizeof(T) == 2),
+        rounds_slots_(update.stochastic_slots && std::is_same_v<S, BFloat16>) {
     std::memcpy(&key_, &hyper_.rounding_key, sizeof(key_));
     if constexpr (!Rule::kNeedsRow) factor_ = Rule::Factor(hyper_);
     row_stream_ = RowStream(table_.rows, dim * sizeof(T));
@@ -35,13 +36,14 @@ class RowUpdater {
       const RowSums sums = SumRow(row, gradient);
       float slot = kHasRowSlot ? ToFloat(SlotAt(Rule::kRowSlot)[row]) : 0.0f;
       factor = Rule::Factor(hyper_, sums, dim_, &slot);
-      if constexpr (kHasRowSlot) SlotAt(Rule::kRowSlot)[row] = FromFloat<S>(slot);
+      if constexpr (kHasRowSlot) StoreSlot(Rule::kRowSlot, slot, row, row, 0);
     }
     ForColumns([&](auto type, int64_t column) {
       auto columns = Load<decltype(type)>(row, column, gradient);
+      if constexpr (kSumsAgain) Rule::Sum(hyper_, columns.gradient, columns.row, columns.slots);
       Rule::Update(hyper_, factor, columns.gradient, columns.row, columns.slots);
       StoreRow(columns.row, row, column);
-      if constexpr (!Rule::kNeedsRow) StoreSlots(columns, row, column);
+      if constexpr (!Rule::kNeedsRow || kSumsAgain) StoreSlots(columns, row, column);
     });
   }
 
@@ -60,6 +62,8 @@ class RowUpdater {
  private:
   static constexpr int kSlots = std::max(1, Rule::kNumSlots);
   static constexpr bool kHasRowSlot = Rule::kRowSlot != kNoRowSlot;
+  // A row is computed from slots as they were before they were rounded, as on the device.
+  static constexpr bool kSumsAgain = Rule::kNeedsRow && sizeof(S) == 2;
 
   // A column, or eight, in float32. A slot that the table lacks is zero.
   template <typename V>
@@ -96,7 +100,7 @@ class RowUpdater {
     ForColumns([&](auto type, int64_t column) {
       auto columns = Load<decltype(type)>(row, column, gradient);
       const auto part = Rule::Sum(hyper_, columns.gradient, columns.row, columns.slots);
-      StoreSlots(columns, row, column);
+      if constexpr (!kSumsAgain) StoreSlots(columns, row, column);
       if constexpr (std::is_same_v<decltype(type), float>) {
         sums.a += part.a, sums.b += part.b;
       } else {
@@ -109,9 +113,10 @@ class RowUpdater {
 
   template <typename V>
   void StoreRow(V values, int64_t row, int64_t column) const {
-    if (rounds_stochastically_) {
+    if (rounds_rows_) {
+      const int64_t drawn_by = table_.keys.Of(row);
       values = ForEach(values, [&](float value, int64_t j) {
-        const uint32_t random = RandomBits(key_, row, column + j);
+        const uint32_t random = RandomBits(key_, drawn_by, column + j);
         return std::is_same_v<T, Float16> ? RoundToFloat16(value, random)
                                           : RoundToBFloat16(value, random);
       });
@@ -123,8 +128,23 @@ class RowUpdater {
   void StoreSlots(const Columns<V>& columns, int64_t row, int64_t column) const {
     for (int k = 0; k < Rule::kNumSlots; ++k) {
       if (IsPerColumn(k) && SlotAt(k) != nullptr)
-        StoreAs(columns.slots[k], SlotAt(k) + row * dim_ + column);
+        StoreSlot(k, columns.slots[k], row * dim_ + column, row, column);
     }
+  }
+
+  // at: of the first value in the slot.
+  template <typename V>
+  void StoreSlot(int k, V values, int64_t at, int64_t row, int64_t column) const {
+    if constexpr (std::is_same_v<S, BFloat16>) {
+      if (rounds_slots_) {
+        const uint32_t key = KeyOfSlot(key_, k);
+        const int64_t drawn_by = table_.keys.Of(row);
+        values = ForEach(values, [&](float value, int64_t j) {
+          return RoundToBFloat16(value, RandomBits(key, drawn_by, column + j));
+        });
+      }
+    }
+    StoreAs(values, SlotAt(k) + at);
   }
 
   template <typename V, typename From>
@@ -161,23 +181,25 @@ class RowUpdater {
   const Hyper hyper_;
   const TableUpdate table_;
   const int64_t dim_;
-  const bool rounds_stochastically_;
+  const bool rounds_rows_, rounds_slots_;  // stochastically
   uint32_t key_;
   float factor_ = 0;  // of the step, for rules that do not need a row
   RowStream row_stream_, slot_streams_[kSlots];
 };
 
-// Calls `body(rule, row, slot)` with null pointers of the types of an update: slots are float32 or
-// of the rows' own type.
+// Calls `body(rule, row, slot)` with null pointers of the types of an update: slots are float32, of
+// the rows' own type or, of a rule that HasSmallSlots, bfloat16.
 template <typename Body>
 void ForUpdate(RuleIndex rule, DataType dtype, DataType slot_dtype, Body&& body) {
   ForRule(rule, [&](auto chosen) {
     ForDataType(dtype, [&](auto* row) {
       if (slot_dtype == DataType::kFloat32) {
-        body(chosen, row, static_cast<float*>(nullptr));
-      } else {
-        body(chosen, row, row);
+        return body(chosen, row, static_cast<float*>(nullptr));
       }
+      if constexpr (kHasSmallSlots<decltype(chosen)>) {
+        if (slot_dtype != dtype) return body(chosen, row, static_cast<BFloat16*>(nullptr));
+      }
+      body(chosen, row, row);
     });
   });
 }

@@ -10,14 +10,24 @@
 
 namespace group_embedding {
 
-// 16 random bits for one column of one row at one step: the same wherever it is computed, so that
-// the same step gives the same bits. The mixer is that of SplitMix64 (Steele et al. 2014).
+// 16 random bits for one column of one row, which RowKeys gives, at one step: the same wherever it
+// is computed, so that the same step gives the same bits. The mixer is that of SplitMix64 (Steele
+// et al. 2014).
 GROUP_EMBEDDING_HOST_DEVICE uint32_t RandomBits(uint32_t key, int64_t row, int64_t column) {
   uint64_t x = (static_cast<uint64_t>(row) << 13) + static_cast<uint64_t>(column) +
                key * uint64_t{0x9E3779B97F4A7C15};
   x = (x ^ (x >> 30)) * uint64_t{0xBF58476D1CE4E5B9};
   x = (x ^ (x >> 27)) * uint64_t{0x94D049BB133111EB};
   return static_cast<uint32_t>(x >> 48);
+}
+
+// The key of the random numbers of a row's slot k, apart from the row's own and from other slots'.
+// The mixer is that of MurmurHash3.
+GROUP_EMBEDDING_HOST_DEVICE uint32_t KeyOfSlot(uint32_t key, int k) {
+  uint32_t x = key + 0x9E3779B9u * static_cast<uint32_t>(k + 1);
+  x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
+  x = (x ^ (x >> 13)) * 0xC2B2AE35u;
+  return x ^ (x >> 16);
 }
 
 // Moves `value` up or down to a float that bfloat16 holds exactly. `random`: 16 bits. Infinities

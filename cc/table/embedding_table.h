@@ -20,6 +20,7 @@
 
 #include "core/group.h"
 #include "core/parallel.h"
+#include "core/row_keys.h"
 #include "core/status.h"
 #include "table/change_log.h"
 #include "table/keyed_rows.h"
@@ -45,6 +46,8 @@ class EmbeddingTable {
   // All rows that were ever in use, [num_rows, dim]; the pointer never changes.
   virtual Table rows() const = 0;
   virtual int64_t first_row() const = 0;
+  // The keys of rows(); those of rows that are no key's are any. The pointer never changes.
+  virtual RowKeys row_keys() const = 0;
   // Copy the matrix of initial values, [initial.matrix_rows, dim], to and from host memory.
   // WriteInitialRows is exclusive.
   virtual void ReadInitialRows(void* rows) const = 0;

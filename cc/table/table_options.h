@@ -67,6 +67,7 @@ struct TableOptions {
   std::string name;  // for messages
   int32_t dim = 0;
   DataType dtype = DataType::kFloat32;
+  DataType slot_dtype = DataType::kFloat32;  // of the slots of update rules: see SlotInTable
   KeyType key_type = KeyType::kInt64;
   InitialValues initial;
   float no_row_value = 0;  // the constant that a key without a row reads
@@ -90,6 +91,21 @@ struct SlotOptions {
   DataType dtype = DataType::kFloat32;
   float initial = 0;
 };
+
+// A slot of a file as a table with those options has it: of the type of the table's slots if it is
+// an update rule's, whatever optimizer wrote it. The table's own slots, and averages of rows with
+// their steps (`use_ema`), keep their type.
+inline SlotOptions SlotInTable(SlotOptions slot, const TableOptions& options) {
+  const std::string& name = slot.name;
+  const std::string last = name.substr(name.rfind('/') + 1);
+  const bool is_own = name == kTimeSlot || name == kScoreSlot || name == kBornSlot;
+  const bool is_average = last == "average" || last == "average_step";
+  // float16 does not hold all that other types hold.
+  if (!is_own && !is_average && options.slot_dtype != DataType::kFloat16) {
+    slot.dtype = options.slot_dtype;
+  }
+  return slot;
+}
 
 // Bytes per row of those slots in `more` that are not among `slots`.
 inline int64_t BytesOfNewSlots(const std::vector<SlotOptions>& slots,

@@ -30,7 +30,15 @@ def table_handle(table_name, in_host_memory):
 
 
 def initialize(
-    table, key_dtype, initial, no_row_value, admission, storage, budget, if_needed=False
+    table,
+    key_dtype,
+    initial,
+    no_row_value,
+    slot_dtype,
+    admission,
+    storage,
+    budget,
+    if_needed=False,
 ):
     """Makes the table, empty.
 
@@ -38,6 +46,7 @@ def initialize(
         key_dtype: of the keys, which the table's files name.
         initial: variables.initial_values.InitialValues.
         no_row_value: the constant that a key without a row reads.
+        slot_dtype: of KeyedOptions.
         admission: a dict, of `variables.admission`.
         storage: a dict, of `variables.storage`.
         budget: a dict, of `variables.admission`.
@@ -53,6 +62,7 @@ def initialize(
         b=initial.b,
         seed=initial.seed,
         no_row_value=no_row_value,
+        slot_dtype=slot_dtype or "",
         if_needed=if_needed,
         **admission,
         **storage,

@@ -50,6 +50,13 @@ class WrittenTable(NamedTuple):
         return hasattr(self.variable, "table_handle")
 
 
+class SlotKind(NamedTuple):
+    """The type of a table's slots, or None, and whether they are rounded at random."""
+
+    dtype: Any
+    is_stochastic: bool
+
+
 class KeyedSlot(NamedTuple):
     """A slot of an EmbeddingVariable: its name and its initial value."""
 
@@ -59,7 +66,8 @@ class KeyedSlot(NamedTuple):
 
 class Rule(NamedTuple):
     """An update rule with its arguments. `hyper`: float32 [len(HYPER_NAMES)]. `keyed_slots`: a
-    KeyedSlot for each of the rule's slots, or None."""
+    KeyedSlot for each of the rule's slots, or None. `slot_dtype`: of all slots; None: see
+    `slot_kind`."""
 
     name: str
     hyper: Any
@@ -130,6 +138,18 @@ def hyper_vector(values):
     )
 
 
+def slot_kind(table, rule):
+    """The SlotKind of a WrittenTable for a Rule; tables of several kinds need several ops."""
+    slots = [slot for slot in table.slots if slot is not None]
+    if not slots or not is_resource(slots[0]):  # a reference has its type
+        return SlotKind(None, False)
+    if rule.slot_dtype is not None:
+        return SlotKind(rule.slot_dtype, False)
+    if table.is_keyed:
+        return SlotKind(table.variable.slot_dtype, table.variable.rounds_slots)
+    return SlotKind(_dtype_of(slots[0]), False)
+
+
 def is_resource(variable):
     return resource_variable_ops.is_resource_variable(variable)
 
@@ -158,11 +178,10 @@ def _written_inputs(tables, rule):
     if len(plain) < len(tables):
         inputs["keyed_slot_names"] = [rule.keyed_slots[i].name for i in rule_slots]
         inputs["keyed_slot_starts"] = [rule.keyed_slots[i].start for i in rule_slots]
-    slots = [tables[0].slots[i] for i in rule_slots]
-    if rule.slot_dtype is not None:
-        inputs["slot_dtype"] = rule.slot_dtype
-    elif slots and is_resource(slots[0]):  # a reference has its type
-        inputs["slot_dtype"] = _dtype_of(slots[0])
+    slots = slot_kind(tables[0], rule)
+    if slots.dtype is not None:
+        inputs["slot_dtype"] = slots.dtype
+        inputs["stochastic_slots"] = slots.is_stochastic
     return inputs
 
 

@@ -16,6 +16,7 @@ from group_embedding.ops.group_update import (
     hyper_vector,
     is_resource,
     output_grads,
+    slot_kind,
 )
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
@@ -124,6 +125,7 @@ def update_tables(
     Returns:
         The ops, in a graph.
     """
+    _check_slots(name, tables, spec)
     numbers = (spec, settings, step, clip_value, gradient_scale)
     if is_deferring():
         return _defer_update(name, tables, numbers, averages, apply)
@@ -147,6 +149,30 @@ def update_tables(
             ops += _update(plan, _averaged(tables), averages.rule_after(apply), are_keyed)
         keyed = [table.variable for table, is_keyed in zip(tables, are_keyed) if is_keyed]
         return ops + count_step(keyed, step)
+
+
+# Rules whose slots may be rounded to bfloat16: SmallSlotRules of cc/optimizer/update.h. The others
+# keep counts, or what must not drift.
+_SMALL_SLOT_RULES = ("adagrad", "rowwise_adagrad", "adam", "rowwise_adam")
+
+
+def _check_slots(name, tables, spec):
+    """Refuses tables whose slots are to be rounded, of rules whose slots may not be. (A maximum of
+    rounded moments, AMSGrad's, would be that of their errors.)"""
+    has_maximum = spec.rule == "adam" and spec.slots[2] is not None
+    if not any(spec.slots) or (spec.rule in _SMALL_SLOT_RULES and not has_maximum):
+        return
+    for table in filter(_rounds_slots, tables):
+        raise ValueError(
+            f"table '{table.variable.name.partition(':')[0]}': expected Adam without amsgrad, "
+            "Adagrad, RowwiseAdam or RowwiseAdagrad, as slot_dtype='bfloat16' is given, got "
+            f"optimizer '{name}' of rule '{spec.rule}'{' with amsgrad' if has_maximum else ''}; "
+            "make the table with slot_dtype='float32'"
+        )
+
+
+def _rounds_slots(table):
+    return isinstance(table.variable, EmbeddingVariable) and table.variable.rounds_slots
 
 
 def _in_graph(ops):
@@ -179,7 +205,7 @@ def _hyper_vectors(tables, spec, settings, step, clip_value, gradient_scale, app
         "clip_value": float("inf") if clip_value is None else clip_value,
         "gradient_scale": gradient_scale,
         "apply": apply,
-        "rounding_key": _rounding_key(settings.stochastic_rounding_seed, step),
+        "rounding_key": _rounding_key(_rounding_seed(tables, settings), step),
     }
     return [hyper_vector({**common, "weight_decay": decay}) for decay in _decays(tables)]
 
@@ -254,7 +280,8 @@ def _update_group(lookup_grad, tables, rule):
     kinds = {}
     for index, table in tables.items():
         written = WrittenTable(table.variable, table.slots)
-        kinds.setdefault(is_resource(table.variable), {})[index] = written
+        kind = (is_resource(table.variable), slot_kind(written, rule))
+        kinds.setdefault(kind, {})[index] = written
     return [group_update(lookup_grad, written, rule) for written in kinds.values()]
 
 
@@ -263,16 +290,11 @@ def _update_slices(tables, rule):
     kinds = {}
     for table in tables:
         variable = table.variable
-        kind = (tf.as_dtype(variable.dtype).base_dtype, is_resource(variable), variable.device)
-        kinds.setdefault(kind, []).append(table)
-    return [
-        group_update_slices(
-            [table.gradient for table in alike],
-            [WrittenTable(table.variable, table.slots) for table in alike],
-            rule,
-        )
-        for alike in kinds.values()
-    ]
+        written = WrittenTable(variable, table.slots)
+        dtype = tf.as_dtype(variable.dtype).base_dtype
+        kind = (dtype, is_resource(variable), variable.device, slot_kind(written, rule))
+        kinds.setdefault(kind, []).append((table.gradient, written))
+    return [group_update_slices(*map(list, zip(*alike)), rule) for alike in kinds.values()]
 
 
 def _all_finite(plan, tables):
@@ -290,6 +312,11 @@ def _asked(plan, gradients):
     for op, _ in plan.fused:
         asked += output_grads(op)
     return asked
+
+
+def _rounding_seed(tables, settings):
+    seed = settings.stochastic_rounding_seed
+    return 0 if seed is None and any(map(_rounds_slots, tables)) else seed
 
 
 def _rounding_key(seed, step):

@@ -95,6 +95,7 @@ def _with_bytes(options, num_ranks):
 _OF_BYTES = (
     "num_initial_rows", "admit_after", "expected_keys", "early_share", "counter_bits", "keep_share",
     "evict", "decay_steps", "safe_steps", "hand_out", "evict_after_minutes",
+    "slot_dtype",
 )  # fmt: skip
 
 
@@ -105,7 +106,10 @@ def _plain(options):
         for name in ("evict", "decay_steps", "safe_steps"):
             budget[name] = getattr(options, name)
     return keyed_options(
-        num_initial_rows=1, evict_after_minutes=options.evict_after_minutes, **budget
+        num_initial_rows=1,
+        evict_after_minutes=options.evict_after_minutes,
+        slot_dtype=options.slot_dtype,
+        **budget,
     )
 
 

@@ -117,6 +117,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
                 self.key_dtype,
                 initial,
                 options.value_before_admission,
+                options.slot_dtype,
                 admission_of(options),
                 storage.attributes,
                 budget,
@@ -157,6 +158,16 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
     def table_handle(self) -> tf.Tensor:
         """The handle of the native table."""
         return self.rows.resource_handle
+
+    @property
+    def slot_dtype(self) -> tf.DType:
+        """The type of the optimizer's slots."""
+        return tf.as_dtype(self.options.slot_dtype or self.dtype)
+
+    @property
+    def rounds_slots(self) -> bool:
+        """True if the optimizer's slots are rounded at random."""
+        return self.options.slot_dtype == "bfloat16"
 
     def current_step(self) -> tf.Tensor:
         """The step of a lookup made now: a tensor or None."""

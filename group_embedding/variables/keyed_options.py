@@ -19,6 +19,8 @@ STORAGES = {
     ("dram", "disk"): "dram_ssdhash",
     ("hbm", "dram", "disk"): "hbm_dram_ssdhash",
 }
+# Of an optimizer's slots; also the words of the ops.
+SLOT_DTYPES = ("float32", "bfloat16")
 # {what stays in the first tier: the word of the ops}
 CACHE_STRATEGIES = {"most_used": "lfu", "last_used": "lru"}
 # What goes first from a table that is full; also the words of the ops.
@@ -87,6 +89,12 @@ class KeyedOptions:
         start_from_name: the name that the table had in `start_from`; None: the name of this table.
         start_again: whether the table starts from there again wherever another checkpoint is
             restored, as when an Estimator resumes.
+        slot_dtype: of the optimizer's slots, "float32" or "bfloat16"; None: that of the rows.
+            "bfloat16" halves the memory of slots beside rows in float32: Adam's, Adagrad's and
+            those of `RowwiseAdam` and `RowwiseAdagrad`, without `amsgrad`; other optimizers are
+            refused. Such slots are rounded up or down at random, the nearer the likelier, by the
+            optimizer's `stochastic_rounding_seed`, or 0. A checkpoint with slots of another type
+            is restored, its slots rounded to nearest.
 
     Raises:
         TypeError, ValueError: an attribute is not as above.
@@ -123,6 +131,7 @@ class KeyedOptions:
     start_from: str | os.PathLike | None = None
     start_from_name: str | None = None
     start_again: bool = False
+    slot_dtype: str | None = None
 
     def __post_init__(self) -> None:
         self._check_rows()
@@ -163,6 +172,8 @@ class KeyedOptions:
         if self.num_initial_rows is not None:
             self._set_int("num_initial_rows", at_least=1)
         check_number(_OWNER, "value_before_admission", self.value_before_admission)
+        if self.slot_dtype is not None:
+            check_choice(_OWNER, "slot_dtype", self.slot_dtype, SLOT_DTYPES)
 
     def _check_admission(self):
         self._set_int("admit_after", at_least=0)

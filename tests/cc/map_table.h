@@ -36,6 +36,9 @@ class MapTable : public EmbeddingTable, public HostTable {
   const TableOptions& options() const override { return options_; }
   Table rows() const override { return {values_.data(), next_row_, options_.dim, 0}; }
   int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
+  RowKeys row_keys() const override {
+    return {reinterpret_cast<const char*>(infos_.data()), sizeof(RowInfo)};
+  }
   void ReadInitialRows(void* rows) const override {
     std::copy_n(values_.data(), options_.initial.matrix_rows * options_.dim,
                 static_cast<float*>(rows));

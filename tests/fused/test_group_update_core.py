@@ -20,19 +20,25 @@ def draw_slot(rng, k, table, row_slot):
     return scale * rng.uniform(0.1, 1, table.shape[:1] if k == row_slot else table.shape)
 
 
+def ones(_, k, table, row_slot):
+    return np.ones(table.shape[:1] if k == row_slot else table.shape)
+
+
 class Updated:
     """A case whose tables were updated: arrays in storage form, on the host."""
 
     def __init__(self, case, place, rule, *, slot_dtype="float32", seed=1, threads=1, runs=1,
                  missing_slots=(), stochastic_rounding=False, updated_tables=(),
-                 passed_over=(), **hyper):  # fmt: skip
+                 passed_over=(), stochastic_slots=False, slots_of_ones=False, keys=(),
+                 **hyper):  # fmt: skip
         num_slots, row_slot = core.rules[rule]
         rng = np.random.default_rng(seed)
+        draw = ones if slots_of_ones else draw_slot
         self.rule, self.slot_dtype = rule, slot_dtype
         self.hyper = HYPER | hyper
         self.slots_before = [
             [
-                None if k in missing_slots else to_storage(draw_slot(rng, k, table, row_slot),
+                None if k in missing_slots else to_storage(draw(rng, k, table, row_slot),
                                                            slot_dtype)
                 for k in range(num_slots)
             ]
@@ -50,6 +56,7 @@ class Updated:
             self.group, rule=rule, slots=slots,
             hyper=device(make_hyper(core.hyper_names, **hyper)), slot_dtype=slot_dtype,
             stochastic_rounding=stochastic_rounding, updated_tables=list(updated_tables),
+            stochastic_slots=stochastic_slots, keys=[device(of) for of in keys],
         )  # fmt: skip
         for _ in range(runs):
             update.run()

@@ -70,6 +70,29 @@ def test_bytes_of_tables_of_keys(name, num_keys):
     assert found.step is None
 
 
+def test_bytes_of_a_table_with_slots_in_bfloat16():
+    # Given a table of small slots, without and with a budget of bytes
+    keys = np.random.default_rng(SEED).choice(2**62, 20_000, replace=False)
+    for options in ({}, {"max_bytes": 64 << 20, "budget_of": "rank"}):
+        options = {"slot_dtype": "bfloat16", **options}
+        table = ge.keyed_table("users", 32, num_initial_rows=1, **options)
+        train([table], keys, OPTIMIZERS["adam"]())
+        # When it is planned
+        found = ge.plan(
+            [feature("users", 32, **options)],
+            batches=[{"users": keys[:10]}],
+            keys={"users": len(keys)},
+            optimizer=OPTIMIZERS["adam"](),
+        )
+        # Then its bytes are near those that were measured, and a budget holds as many keys
+        (of_rank,) = found.tables["users"].bytes_by_rank
+        assert of_rank["dram"] == pytest.approx(int(table.memory_bytes()), rel=0.15)
+        if "max_bytes" in options:
+            wide = ge.keyed_table("wide", 32, num_initial_rows=1, **options | {"slot_dtype": None})
+            train([wide], keys, OPTIMIZERS["adam"]())
+            assert int(table.budget_counts().max_keys) > 1.3 * int(wide.budget_counts().max_keys)
+
+
 def test_a_frozen_table_beside_a_trained_one_of_its_shape_has_no_slots():
     # Given two tables that differ in whether they are trained
     tables = [

@@ -42,6 +42,10 @@ class DeviceHash : public EmbeddingTable {
   void WriteInitialRows(const void* rows) override;
   DeviceHash* device() override { return this; }
   int64_t first_row() const override { return options_.initial.matrix_rows + 1; }
+  RowKeys row_keys() const override {
+    static_assert(offsetof(RowInfo, key) == 0);
+    return {reinterpret_cast<const char*>(ref_.infos), sizeof(RowInfo)};
+  }
   Status Slot(const SlotOptions& slot, void** array) override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
     return MaxRows(slots) - first_row();

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <type_traits>
+#include <utility>
+
+#include "core/rows.h"
 
 namespace group_embedding {
 namespace {
@@ -25,6 +29,22 @@ void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t coun
     const uint64_t sum = a > max - b ? max : a + b;
     std::memcpy(counters->data() + first_byte + at, &sum, counter_bytes);
   }
+}
+
+// Makes values of one type those of another, rounded to nearest.
+void Convert(DataType from, DataType to, std::vector<char>* values) {
+  if (from == to) return;
+  const int64_t count = static_cast<int64_t>(values->size()) / SizeOf(from);
+  std::vector<char> converted(count * SizeOf(to));
+  ForDataType(from, [&](auto* from_type) {
+    ForDataType(to, [&](auto* to_type) {
+      using To = std::remove_pointer_t<decltype(to_type)>;
+      const auto* given = reinterpret_cast<decltype(from_type)>(values->data());
+      To* made = reinterpret_cast<To*>(converted.data());
+      for (int64_t i = 0; i < count; ++i) made[i] = FromFloat<To>(ToFloat(given[i]));
+    });
+  });
+  *values = std::move(converted);
 }
 
 // Brings the content of files into a table, one file after the other.
@@ -71,7 +91,9 @@ class Restorer {
  private:
   Status MakeSlots(const TableFileHeader& header) {
     slot_of_.clear();
-    for (const SlotOptions& slot : header.slots) {
+    saved_types_.clear();
+    for (const SlotOptions& saved : header.slots) {
+      const SlotOptions slot = SlotInTable(saved, table_->options());
       void* array;
       Status status = table_->Slot(slot, &array);
       if (!status.ok()) return status;
@@ -79,6 +101,7 @@ class Restorer {
       const auto at = std::find_if(slots.begin(), slots.end(),
                                    [&](const SlotOptions& s) { return s.name == slot.name; });
       slot_of_.push_back(at - slots.begin());
+      saved_types_.push_back(saved.dtype);
     }
     return {};
   }
@@ -119,7 +142,8 @@ class Restorer {
   // The rows of our keys, with slots in the table's order; a slot that is not restored is empty.
   KeyedRows ForTable(const KeyedRows& rows) const {
     KeyedRows kept;
-    kept.slots.resize(table_->slots().size());
+    const std::vector<SlotOptions>& slots = table_->slots();
+    kept.slots.resize(slots.size());
     const size_t num_rows = rows.keys.size();
     auto append = [](const std::vector<char>& from, size_t item, size_t bytes,
                      std::vector<char>* to) {
@@ -135,6 +159,9 @@ class Restorer {
         append(rows.slots[s], i, rows.slots[s].size() / num_rows, &kept.slots[slot_of_[s]]);
       }
     }
+    for (size_t s = 0; s < slot_of_.size(); ++s) {
+      Convert(saved_types_[s], slots[slot_of_[s]].dtype, &kept.slots[slot_of_[s]]);
+    }
     return kept;
   }
 
@@ -142,7 +169,8 @@ class Restorer {
   const bool as_start_;
   const FileSource& files_;
   EmbeddingTable* const table_;
-  std::vector<size_t> slot_of_;  // the table's slot of each of the file's that is restored
+  std::vector<size_t> slot_of_;        // the table's slot of each of the file's that is restored
+  std::vector<DataType> saved_types_;  // of each of the file's
   const ParallelFor& parallel_for_;
   std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks
   AdmissionState admission_;

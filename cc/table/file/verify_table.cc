@@ -63,7 +63,8 @@ Status CheckSlots(const TableFileHeader& header, const EmbeddingTable& table) {
   const auto words = [](const SlotOptions& s) {
     return std::to_string(s.width) + " columns of " + NameOf(s.dtype);
   };
-  for (const SlotOptions& slot : header.slots) {
+  for (const SlotOptions& saved : header.slots) {
+    const SlotOptions slot = SlotInTable(saved, table.options());
     for (const SlotOptions& present : table.slots()) {
       if (present.name != slot.name || words(present) == words(slot)) continue;
       return "expected slot '" + slot.name + "' of " + words(present) + ", got " + words(slot);
@@ -117,11 +118,14 @@ Status CheckComplete(const std::string& name, const std::vector<TableFileSummary
          std::to_string(num_full) + " and " + std::to_string(num_changes);
 }
 
-// The slots that a table has once it is restored, and did not have before, as a union.
-std::vector<SlotOptions> SlotsOf(const std::vector<TableFileSummary>& files) {
+// The slots that `table` has once it is restored, as a union over the files.
+std::vector<SlotOptions> SlotsOf(const std::vector<TableFileSummary>& files,
+                                 const EmbeddingTable& table) {
   std::map<std::string, SlotOptions> slots;
   for (const TableFileSummary& file : files) {
-    for (const SlotOptions& slot : file.header.slots) slots[slot.name] = slot;
+    for (const SlotOptions& slot : file.header.slots) {
+      slots[slot.name] = SlotInTable(slot, table.options());
+    }
   }
   std::vector<SlotOptions> all;
   for (auto& [name, slot] : slots) all.push_back(slot);
@@ -200,7 +204,8 @@ Status CheckSpace(const SavedTable& saved, const std::vector<TableFileSummary>& 
                   const EmbeddingTable& table, const RestoreOptions& how) {
   if (table.options().budget.is_given()) return {};  // it keeps those that fit
   const std::string& name = table.options().name;
-  const std::vector<SlotOptions> slots = how.as_start ? std::vector<SlotOptions>() : SlotsOf(files);
+  const std::vector<SlotOptions> slots =
+      how.as_start ? std::vector<SlotOptions>() : SlotsOf(files, table);
   const int64_t max_keys = table.max_keys(slots);
   int64_t num_keys = 0;
   for (const TableFileSummary& file : files) num_keys += file.totals.num_rows;

@@ -137,6 +137,10 @@ class HostShards : public EmbeddingTable, public HostTable {
   Status ReadRows(const int64_t* keys, int64_t num_keys, void* values,
                   const ParallelFor& parallel_for) override;
   int64_t first_row() const override { return store_.first_row(); }
+  RowKeys row_keys() const override {
+    static_assert(offsetof(PackedInfo, key) == 0);
+    return {reinterpret_cast<const char*>(store_.infos().data()), sizeof(PackedInfo)};
+  }
   void ReadInitialRows(void* rows) const override {
     std::memcpy(rows, store_.Row(0), InitialBytes());
   }

@@ -126,7 +126,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
  public:
   explicit InitializeEmbeddingTableOp(OpKernelConstruction* context)
       : OpKernel(context), storage_(context) {
-    std::string distribution, admission;
+    std::string distribution, admission, slot_dtype;
     tensorflow::DataType dtype, key_dtype;
     int64_t seed;
     float probability;
@@ -144,11 +144,15 @@ class InitializeEmbeddingTableOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_hashes", &options_.admission.num_hashes));
     OP_REQUIRES_OK(context, context->GetAttr("counter_bytes", &options_.admission.counter_bytes));
     OP_REQUIRES_OK(context, context->GetAttr("keeps_time", &options_.keeps_time));
+    OP_REQUIRES_OK(context, context->GetAttr("slot_dtype", &slot_dtype));
     OP_REQUIRES_OK(context, context->GetAttr("probability", &probability));
     OP_REQUIRES_OK(context, ReadBudget(context, &options_.budget));
     OP_REQUIRES_OK(context, context->GetAttr("if_needed", &if_needed_));
     options_.admission.probability = RoundedShare(probability);
     options_.dtype = ToCore(dtype);
+    options_.slot_dtype = options_.dtype;
+    if (slot_dtype == "float32") options_.slot_dtype = DataType::kFloat32;
+    if (slot_dtype == "bfloat16") options_.slot_dtype = DataType::kBFloat16;
     options_.key_type = ToKeyType(key_dtype);
     options_.initial.seed = static_cast<uint64_t>(seed);
     options_.initial.distribution = ToDistribution(distribution);

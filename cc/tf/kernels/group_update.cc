@@ -85,8 +85,12 @@ absl::Status MakeUpdate(OpKernelContext* context, const RuleAttrs& rule,
     return absl::InvalidArgumentError("hyper: expected shape [" + std::to_string(kNumHyper) +
                                       "], got " + hyper->shape().DebugString());
   }
-  *update = {rule.rule, static_cast<const Hyper*>(hyper->data()), tables.data(),
-             ToCore(rule.slot_dtype), rule.stochastic_rounding};
+  *update = {rule.rule,
+             static_cast<const Hyper*>(hyper->data()),
+             tables.data(),
+             ToCore(rule.slot_dtype),
+             rule.stochastic_rounding,
+             rule.stochastic_slots};
   return absl::OkStatus();
 }
 

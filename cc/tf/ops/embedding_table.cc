@@ -43,6 +43,7 @@ REGISTER_OP("GroupEmbedding>InitializeEmbeddingTable")
     .Attr("counter_bytes: int = 8")
     .Attr("probability: float = 1")
     .Attr("keeps_time: bool = false")
+    .Attr("slot_dtype: {'', 'float32', 'bfloat16'} = ''")
     .Attr("budget_keys: int = 0")
     .Attr("budget_bytes: int = 0")
     .Attr("budget_keep: float = 0.9")
@@ -75,6 +76,7 @@ distribution, a, b, seed: what a key's row starts as: see cc/table/initial_value
 no_row_value: the constant that a key without a row reads.
 admission, min_count, num_counters, num_hashes, counter_bytes, probability: which keys get a row when
   they are trained: see Admission in cc/table/table_options.h.
+slot_dtype: of the slots of update rules; empty: that of the rows.
 keeps_time: whether the minute in which a key was trained last is kept, for evictions by time.
 budget_keys, budget_bytes, budget_keep, evict_first, decay_steps, safe_steps, hands_out,
   budget_shares, budget_rank, budget_ranks: how many keys it may have, and which go: see Budget in

@@ -17,7 +17,8 @@ namespace group_embedding {
       .Attr("rule_slots: list(int)")                          \
       .Attr("keyed_slot_names: list(string) = []")            \
       .Attr("keyed_slot_starts: list(float) = []")            \
-      .Attr("stochastic_rounding: bool = false")
+      .Attr("stochastic_rounding: bool = false")              \
+      .Attr("stochastic_slots: bool = false")
 
 #define UPDATE_ATTRS                     \
   Attr("num_grads: int >= 1")            \
@@ -42,6 +43,9 @@ rule_slots: which of the rule's slots the tables have.
 keyed_slot_names, keyed_slot_starts: of each of rule_slots, its name in keyed tables, and what it
   starts as where a table has none of that name yet.
 stochastic_rounding: round 16-bit rows up or down at random, the nearer the likelier.
+stochastic_slots: the same of slots in bfloat16.
+slot_dtype: of slots: float, that of the rows or, of the rules 'adagrad', 'rowwise_adagrad', 'adam' and
+  'rowwise_adam', bfloat16.
 grad_features: the index of the output that each of `grads` belongs to.
 updated_tables, updated_keyed: the index, among the tables of GroupLookup, of each of `tables` and
   of each of keyed_tables.

@@ -70,6 +70,7 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype));
   OP_REQUIRES_OK(context, context->GetAttr("slot_dtype", &slot_dtype));
   OP_REQUIRES_OK(context, context->GetAttr("stochastic_rounding", &stochastic_rounding));
+  OP_REQUIRES_OK(context, context->GetAttr("stochastic_slots", &stochastic_slots));
   rule = FindRule(name, &row_slot, &num_slots);
   OP_REQUIRES(
       context, rule >= 0,
@@ -84,6 +85,7 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
   OP_REQUIRES(context, row_slot == kNoRowSlot || has_row_slot,
               absl::InvalidArgumentError("rule_slots: rule '" + name + "' needs its slot " +
                                          std::to_string(row_slot) + ", one number per row"));
+  OP_REQUIRES_OK(context, CheckSlotType(name));
   int num_keyed;
   OP_REQUIRES_OK(context, context->GetAttr("num_keyed", &num_keyed));
   OP_REQUIRES(context,
@@ -91,6 +93,22 @@ RuleAttrs::RuleAttrs(tensorflow::OpKernelConstruction* context) {
                                  keyed_slot_starts.size() == slots.size()),
               absl::InvalidArgumentError(
                   "keyed_slot_names, keyed_slot_starts: expected one for each of rule_slots"));
+}
+
+absl::Status RuleAttrs::CheckSlotType(const std::string& name) const {
+  const bool is_narrow = slot_dtype != tensorflow::DT_FLOAT;
+  if (stochastic_slots && (slot_dtype != tensorflow::DT_BFLOAT16 || !HasSmallSlots(rule))) {
+    return absl::InvalidArgumentError(
+        "stochastic_slots: expected slots in bfloat16 of a rule that has them, got " +
+        DataTypeString(slot_dtype) + " of rule '" + name + "'");
+  }
+  if (!is_narrow || slot_dtype == dtype ||
+      (slot_dtype == tensorflow::DT_BFLOAT16 && HasSmallSlots(rule))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("slot_dtype: expected float or " + DataTypeString(dtype) +
+                                    ", as the rows are, got " + DataTypeString(slot_dtype) +
+                                    " of rule '" + name + "'");
 }
 
 absl::Status WrittenTables::Find(OpKernelContext* context, const HandleList& list, int i,
@@ -183,7 +201,8 @@ absl::Status WrittenTables::OpenKeyed(OpKernelContext* context, const RuleAttrs&
                                       DataTypeString(attrs.dtype) + ", got " +
                                       DataTypeString(FromCore(table.options().dtype)));
   }
-  TableUpdate update = {const_cast<void*>(table.rows().rows), {}, table.first_row()};
+  TableUpdate update = {
+      const_cast<void*>(table.rows().rows), {}, table.first_row(), table.row_keys()};
   for (size_t s = 0; s < attrs.slots.size(); ++s) {
     const SlotOptions slot = {attrs.keyed_slot_names[s],
                               attrs.slots[s] == attrs.row_slot ? 1 : table.options().dim,

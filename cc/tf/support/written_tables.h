@@ -26,7 +26,11 @@ struct RuleAttrs {
   std::vector<std::string> keyed_slot_names;  // of each of `slots`, in keyed tables
   std::vector<float> keyed_slot_starts;
   tensorflow::DataType dtype, slot_dtype;
-  bool stochastic_rounding;
+  bool stochastic_rounding, stochastic_slots;
+
+ private:
+  // Whether the rule, called `name`, can have slots of that type.
+  absl::Status CheckSlotType(const std::string& name) const;
 };
 
 class WrittenTables {

@@ -82,13 +82,17 @@ Args:
   rule: one of `rules`, which says {name: (number of slots, whether they are one number per row)}.
   slots: per table, per slot an array like the table, or [num_rows]; None for a slot it lacks.
   hyper: float32 [len(hyper_names)]; read when an update runs.
-  slot_dtype: float32, or the type of the tables.
+  slot_dtype: float32, the type of the tables or, of some rules, bfloat16.
   stochastic_rounding: of rows of 16-bit types.
-  updated_tables: per table, whether it is; all if empty.)")
+  stochastic_slots: the same of slots in bfloat16.
+  updated_tables: per table, whether it is; all if empty.
+  keys: per table, int64 [num_rows], by which its rows' random numbers are drawn; none if empty.)")
       .def(py::init<py::object, const std::string&, const std::vector<std::vector<py::object>>&,
-                    py::object, const std::string&, bool, const std::vector<bool>&>(),
+                    py::object, const std::string&, bool, bool, const std::vector<bool>&,
+                    const std::vector<py::object>&>(),
            "group"_a, py::kw_only(), "rule"_a, "slots"_a, "hyper"_a, "slot_dtype"_a = "float32",
-           "stochastic_rounding"_a = false, "updated_tables"_a = std::vector<bool>())
+           "stochastic_rounding"_a = false, "stochastic_slots"_a = false,
+           "updated_tables"_a = std::vector<bool>(), "keys"_a = std::vector<py::object>())
       .def("run", &PyUpdate::Run, "stream"_a = 0);
   m.def("overflow", &PyOverflow, "arrays"_a, "dtypes"_a, "result"_a, "allocate"_a = py::none(),
         "num_threads"_a = 1, "stream"_a = 0,

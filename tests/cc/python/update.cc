@@ -22,8 +22,8 @@ RuleIndex ParseRule(const std::string& word) {
 
 PyUpdate::PyUpdate(py::object group, const std::string& rule,
                    const std::vector<std::vector<py::object>>& slots, py::object hyper,
-                   const std::string& slot_dtype, bool stochastic_rounding,
-                   const std::vector<bool>& updated_tables)
+                   const std::string& slot_dtype, bool stochastic_rounding, bool stochastic_slots,
+                   const std::vector<bool>& updated_tables, const std::vector<py::object>& keys)
     : group_object_(std::move(group)), group_(&group_object_.cast<PyGroup&>()) {
   const ArrayView view = ViewArray(hyper, "hyper", "f4", 1, group_->on_gpu());
   RequireShape(view, {kNumHyper});
@@ -33,7 +33,10 @@ PyUpdate::PyUpdate(py::object group, const std::string& rule,
   update_.hyper = static_cast<const Hyper*>(view.data);
   update_.slot_dtype = ParseDataType("slot_dtype", slot_dtype);
   update_.stochastic_rounding = stochastic_rounding;
-  if (update_.slot_dtype != DataType::kFloat32 && update_.slot_dtype != group_->dtype()) {
+  update_.stochastic_slots = stochastic_slots;
+  const bool is_small = update_.slot_dtype == DataType::kBFloat16 && HasSmallSlots(update_.rule);
+  if (update_.slot_dtype != DataType::kFloat32 && update_.slot_dtype != group_->dtype() &&
+      !is_small) {
     throw py::value_error("slot_dtype: expected float32 or the type of the tables, got '" +
                           slot_dtype + "'");
   }
@@ -44,7 +47,17 @@ PyUpdate::PyUpdate(py::object group, const std::string& rule,
   for (size_t t = 0; t < slots.size(); ++t) {
     AddTable(slots[t], updated_tables.empty() || updated_tables[t]);
   }
+  if (!keys.empty()) RequireCount("keys", tables_.size(), keys.size());
+  for (size_t t = 0; t < keys.size(); ++t) AddKeys(t, keys[t]);
   update_.tables = tables_.data();
+}
+
+void PyUpdate::AddKeys(size_t t, const py::object& keys) {
+  const ArrayView view = ViewArray(keys, At("keys", t), "i8", 1, group_->on_gpu());
+  RequireShape(view, {group_->tables()[t].num_rows});
+  RequireContiguous(view);
+  tables_[t].keys = {static_cast<const char*>(view.data), sizeof(int64_t)};
+  arrays_.push_back(keys);
 }
 
 void PyUpdate::AddTable(const std::vector<py::object>& slots, bool is_updated) {

@@ -16,8 +16,8 @@ class PyUpdate {
  public:
   PyUpdate(pybind11::object group, const std::string& rule,
            const std::vector<std::vector<pybind11::object>>& slots, pybind11::object hyper,
-           const std::string& slot_dtype, bool stochastic_rounding,
-           const std::vector<bool>& updated_tables);
+           const std::string& slot_dtype, bool stochastic_rounding, bool stochastic_slots,
+           const std::vector<bool>& updated_tables, const std::vector<pybind11::object>& keys);
 
   void Run(uintptr_t stream);
   const Update& get() const { return update_; }
@@ -27,6 +27,7 @@ class PyUpdate {
 
  private:
   void AddTable(const std::vector<pybind11::object>& slots, bool is_updated);
+  void AddKeys(size_t t, const pybind11::object& keys);
 
   pybind11::object group_object_;  // kept alive, as are the arrays
   PyGroup* group_;
