@@ -24,7 +24,7 @@ def words(found):
 
 
 def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
-    # Given tables that are small, of many ids a sample, of few, of keys, and placed already
+    # Given tables that are small, of many ids a sample, of few, of keys, wide, and placed already
     features = cases.features()
 
     # When they are placed over four ranks on two hosts
@@ -37,6 +37,7 @@ def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
         "clicks": "distributed:sums",
         "users": "distributed",
         "hot": "distributed",
+        "wide": "columns:sums",
         "placed": "localized:1",
     }
     assert {f.name: f.table.placement for f in found.features} == {
@@ -45,7 +46,7 @@ def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
     # and the table printed says so, with bytes, crossings and the time of a step
     text = capsys.readouterr().out
     assert text == f"{found}\n"
-    assert text.startswith("placement of 6 tables over 4 ranks on 2 hosts:\n")
+    assert text.startswith("placement of 7 tables over 4 ranks on 2 hosts:\n")
     (history,) = [line for line in text.splitlines() if line.startswith("history ")]
     assert "columns:sums" in history and "of the bytes of rows" in history
     assert "crosses 3 times" in text and f"takes {found.step.total:.2f} ms" in text

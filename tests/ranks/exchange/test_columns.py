@@ -122,6 +122,7 @@ def test_skewed_rows_load_all_ranks_alike(ranks):
         ("max_norm", "table 'refusing_sums.*expected no max_norm with placement 'columns:sums'"),
         ("owner_of", "owner_of: expected a table whose rows are each on one rank, got table 'ref"),
         ("export", "sok.export: expected a table whose rows are each on one rank"),
+        ("publish", "Publisher: expected a table whose rows are each on one rank"),
         ("assign", "sok.assign: expected a table whose rows are each on one rank"),
         ("id", "rank 1: .*feature 'clicks': id 99 of sample 0 is outside the table"),
         ("id of sums", "rank 1: .*feature 'clicks': id 99 of sample 0 is outside the table"),
