@@ -38,7 +38,7 @@ class Placement:
 
     @property
     def is_by_columns(self):
-        """Whether each rank has some columns of all rows."""
+        """True if each rank has some columns of all rows."""
         return self.kind == "columns"
 
     def num_local_columns(self, dim, num_ranks):

@@ -1,6 +1,7 @@
 // Rows whose columns come from several ranks.
 //
-//   parts  [num_ranks * num_rows, dim / num_ranks], rank after rank: the columns of all rows that it
+//   parts  [num_ranks * num_rows, dim / num_ranks], rank after rank: the columns of all rows that
+//   it
 //          has
 //   rows   [num_rows, dim]
 #pragma once

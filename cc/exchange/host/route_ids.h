@@ -50,11 +50,11 @@ struct SampleSums {
 
 // Returns the requests for each table. ids: [batch.num_ids] written: for each id its row in the
 // table's matrix, -1 if the id is left out, or the matrix's number of rows if the id reads zeros.
-// Tables of keys are not spread by columns. Keys that are left out because of their weight are requested too, since their owner counts them.
-// sums: [num_tables] written; a table that has some has no `ids`.
-// fault: receives the first bad id, which reads zeros here: a rank with bad input still takes part
-// in the exchange, so that other ranks do not wait for it. The result depends on the input alone.
-// The batch has fewer than 2^31 ids.
+// Tables of keys are not spread by columns. Keys that are left out because of their weight are
+// requested too, since their owner counts them. sums: [num_tables] written; a table that has some
+// has no `ids`. fault: receives the first bad id, which reads zeros here: a rank with bad input
+// still takes part in the exchange, so that other ranks do not wait for it. The result depends on
+// the input alone. The batch has fewer than 2^31 ids.
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
                                    std::vector<SampleSums>* sums, Fault* fault,
                                    const ParallelFor& parallel_for);

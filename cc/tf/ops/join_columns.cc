@@ -55,8 +55,8 @@ REGISTER_OP("GroupEmbedding>SplitColumns")
         TF_RETURN_IF_ERROR(context->WithRank(context->input(t), 2, &rows));
         TF_RETURN_IF_ERROR(context->WithRank(context->input(num_tables + t), 1, &indices));
         TF_RETURN_IF_ERROR(context->Multiply(context->Dim(rows, 0), num_ranks, &num_parts));
-        TF_RETURN_IF_ERROR(
-            context->Divide(context->Dim(rows, 1), num_ranks, /*evenly_divisible=*/true, &part_dim));
+        TF_RETURN_IF_ERROR(context->Divide(context->Dim(rows, 1), num_ranks,
+                                           /*evenly_divisible=*/true, &part_dim));
         context->set_output(t, context->Matrix(num_parts, part_dim));
         context->set_output(num_tables + t, context->Vector(num_parts));
       }

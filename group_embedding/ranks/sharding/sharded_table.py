@@ -43,7 +43,7 @@ class ShardedTable:
 
     @property
     def columns(self) -> slice:
-        """Those of this rank."""
+        """The columns of the whole table that this rank has."""
         return self.placement.columns_of(self.dim, self.exchange.rank, self.exchange.num_ranks)
 
     def part_of_rank(self, whole: TensorLike) -> tf.Tensor:

@@ -19,6 +19,7 @@ import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.lookups.lookup_table import Table
 from group_embedding.lookups.lookup_table import make_table as lookup_table
+from group_embedding.ranks.sharding.make_sharded_table import restore_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows, sharded_table
 from group_embedding.serving.publish.shard_rows import ShardRows
 from group_embedding.training.compiled_step import CompiledStep
@@ -319,6 +320,14 @@ def restore_and_train(path):
         before = session.run(whole)
         session.run(train_op)
         return before, session.run(whole)
+
+
+def restore_one(path):
+    """A table that starts from that of a checkpoint, as a whole."""
+    ge.enable_distributed_strategy()
+    table = make_rows("started", np.zeros_like(whole_tables()["item"]), "columns:sums")
+    restore_table(table, path, "item_saved")
+    return gather_rows(table).numpy()
 
 
 def trained_graph():

@@ -26,6 +26,12 @@ def test_a_checkpoint_is_that_of_one_process(saved):
         np.testing.assert_allclose(found.get_tensor(name), value, rtol=2e-5, atol=2e-6)
 
 
+def test_a_table_starts_from_a_checkpoint_of_one_process(saved, two_ranks):
+    expected = tf.train.load_checkpoint(saved[1]).get_tensor("item_saved")
+    for found in two_ranks.run(cases.restore_one, saved[1]):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("saved_by, restored_by", [(2, 1), (2, 3), (1, 2), (1, 3), (2, 2)])
 def test_any_number_of_ranks_restores_it_and_goes_on(saved, request, saved_by, restored_by):
