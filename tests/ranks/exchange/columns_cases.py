@@ -374,7 +374,7 @@ def _step(table, optimizer):
 
 def disagree():
     ge.enable_distributed_strategy()
-    word = ["columns", "columns:sums"][exchange.current().rank]
+    word = "columns" if exchange.current().rank else "columns:sums"
     table = make_rows("disagreed", whole_tables()["user"], word)
     return error_of(
         lambda: ge.group_embedding_lookup_sparse([table], [tf.ragged.constant([[1]])], "sum")

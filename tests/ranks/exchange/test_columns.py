@@ -138,8 +138,34 @@ def test_what_columns_do_not_have_is_refused_on_each_rank(ranks, what, message):
             raise ValueError(of_rank["errors"][what])
 
 
-def test_ranks_that_place_a_table_differently_find_out(two_ranks):
-    for error in two_ranks.run(cases.disagree):
+@pytest.fixture(scope="module")
+def saved(several_ranks, tmp_path_factory):
+    """Paths of the checkpoints of one process, and of ranks."""
+    folders = [str(tmp_path_factory.mktemp(by)) for by in ("one", "ranks")]
+    alone = cases.train_and_save(folders[0])
+    return alone, several_ranks.run(cases.train_and_save, folders[1])[0]
+
+
+def test_a_checkpoint_is_that_of_one_process(saved):
+    # Given checkpoints of one process and of ranks
+    expected, found = map(tf.train.load_checkpoint, saved)
+    # When stock TensorFlow reads them, Then tables and slots are whole, and the same
+    shapes = expected.get_variable_to_shape_map()
+    assert found.get_variable_to_shape_map() == shapes
+    assert shapes["user_saved"] == shapes["user_saved/Adam"] == [50, 12]
+    for name in shapes:
+        value = expected.get_tensor(name)
+        np.testing.assert_allclose(found.get_tensor(name), value, rtol=2e-5, atol=2e-6)
+
+
+def test_a_table_starts_from_a_checkpoint_of_one_process(saved, several_ranks):
+    expected = tf.train.load_checkpoint(saved[0]).get_tensor("item_saved")
+    for found in several_ranks.run(cases.restore_one, saved[0]):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_ranks_that_place_a_table_differently_find_out(several_ranks):
+    for error in several_ranks.run(cases.disagree):
         assert "the ranks disagree" in error
         assert "columns" in error
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from ranks.exchange import columns_cases as cases
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -14,25 +15,6 @@ def saved(two_ranks, tmp_path_factory):
     return dict(zip((1, 2), paths))
 
 
-def test_a_checkpoint_is_that_of_one_process(saved):
-    # Given checkpoints of one process and of two ranks
-    expected, found = (tf.train.load_checkpoint(saved[n]) for n in (1, 2))
-    # When stock TensorFlow reads them, Then tables and slots are whole, and the same
-    shapes = expected.get_variable_to_shape_map()
-    assert found.get_variable_to_shape_map() == shapes
-    assert shapes["user_saved"] == shapes["user_saved/Adam"] == [50, 12]
-    for name in shapes:
-        value = expected.get_tensor(name)
-        np.testing.assert_allclose(found.get_tensor(name), value, rtol=2e-5, atol=2e-6)
-
-
-def test_a_table_starts_from_a_checkpoint_of_one_process(saved, two_ranks):
-    expected = tf.train.load_checkpoint(saved[1]).get_tensor("item_saved")
-    for found in two_ranks.run(cases.restore_one, saved[1]):
-        np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("saved_by, restored_by", [(2, 1), (2, 3), (1, 2), (1, 3), (2, 2)])
 def test_any_number_of_ranks_restores_it_and_goes_on(saved, request, saved_by, restored_by):
     # Given a checkpoint, and what one process restores of it
@@ -49,7 +31,6 @@ def test_any_number_of_ranks_restores_it_and_goes_on(saved, request, saved_by, r
             np.testing.assert_allclose(stepped[name], after[name], rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.slow
 def test_object_checkpoints_have_the_whole_table_and_its_slots(
     two_ranks, three_ranks, tmp_path_factory
 ):
