@@ -58,8 +58,9 @@ class TableConfig:
         `None`: "int64". Ids may be of any type whose values all are keys, as int32 ids of a table
         of int64 keys.
       placement: Over several ranks, where the rows are: "distributed", `"localized:<rank>"`,
-        "replicated" or "auto", which is planned. With ":sums" behind one of the first two, owners
-        send one sum of a sample's rows. `None`: as `enable_distributed_strategy` says.
+        "columns", "replicated" or "auto", which is planned. With ":sums" behind one of the first
+        three, owners send one sum of a sample's rows. `None`: as `enable_distributed_strategy`
+        says.
       expected_ids: The approximate number of the table's ids in a rank's batch, for a plan. `None`:
         1,024.
 

@@ -6,17 +6,20 @@ import re
 
 DISTRIBUTED, REPLICATED, AUTO = "distributed", "replicated", "auto"
 DISTRIBUTED_SUMS = "distributed:sums"
+COLUMNS, COLUMNS_SUMS = "columns", "columns:sums"
 _LOCALIZED = re.compile(r"localized:(\d+)(:sums)?$")
-_KINDS = "mod", "hash", "one_rank"
+_WORDS = DISTRIBUTED, DISTRIBUTED_SUMS, COLUMNS, COLUMNS_SUMS, REPLICATED, AUTO
+_KINDS = "mod", "hash", "one_rank", "columns"
 _CHOICES = (
-    "'distributed', 'localized:<rank>', either with ':sums' behind it, 'replicated' or 'auto'"
+    "'distributed', 'localized:<rank>' or 'columns', each with ':sums' behind it or without, "
+    "'replicated' or 'auto'"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
     """How the rows of one table are spread over the ranks: 'mod', by their number; 'hash', by their
-    key; 'one_rank': all are on `rank`.
+    key; 'one_rank': all are on `rank`; 'columns': each rank has as many columns of all rows.
 
     With `sums` an owner combines the rows of a sample and sends their sum; else it sends the rows.
 
@@ -33,9 +36,26 @@ class Placement:
             choices = ", ".join(map(repr, _KINDS))
             raise ValueError(f"Placement: expected kind to be one of {choices}, got {self.kind!r}")
 
+    @property
+    def is_by_columns(self):
+        """True if each rank has some columns of all rows."""
+        return self.kind == "columns"
+
+    def num_local_columns(self, dim, num_ranks):
+        """How many of a table's columns each rank stores."""
+        return dim // num_ranks if self.is_by_columns else dim
+
+    def columns_of(self, dim, rank, num_ranks):
+        """The columns of a whole table that `rank` stores: a slice."""
+        size = self.num_local_columns(dim, num_ranks)
+        first = rank * size if self.is_by_columns else 0
+        return slice(first, first + size)
+
     def num_local_rows(self, num_rows, rank, num_ranks):
         """How many of a table's rows `rank` stores."""
         self._check_by_row("num_local_rows")
+        if self.is_by_columns:
+            return num_rows
         if self.kind == "one_rank":
             return num_rows if rank == self.rank else 0
         return (num_rows - rank + num_ranks - 1) // num_ranks
@@ -43,6 +63,8 @@ class Placement:
     def rows_of(self, rank, num_ranks):
         """The rows of a whole table that `rank` stores, in the order of its local rows: a slice."""
         self._check_by_row("rows_of")
+        if self.is_by_columns:
+            return slice(0, None, 1)
         if self.kind == "one_rank":
             return slice(0, None, 1) if rank == self.rank else slice(0, 0, 1)
         return slice(rank, None, num_ranks)
@@ -55,12 +77,17 @@ class Placement:
             num_ranks: of the job.
         """
         self._check_by_row("owner_of")
+        if self.is_by_columns:
+            raise ValueError(
+                "Placement('columns').owner_of: expected a table whose rows have one owner each, "
+                "got one of which each rank stores some columns of all rows"
+            )
         return rows * 0 + self.rank if self.kind == "one_rank" else rows % num_ranks
 
     def local_row(self, rows, num_ranks):
         """The number that each row has on its owner; arguments as of `owner_of`."""
         self._check_by_row("local_row")
-        return rows if self.kind == "one_rank" else rows // num_ranks
+        return rows // num_ranks if self.kind == "mod" else rows
 
     def _check_by_row(self, method):
         if self.kind == "hash":
@@ -70,7 +97,8 @@ class Placement:
             )
 
     def __str__(self):
-        where = f"localized:{self.rank}" if self.kind == "one_rank" else DISTRIBUTED
+        words = {"one_rank": f"localized:{self.rank}", "columns": COLUMNS}
+        where = words.get(self.kind, DISTRIBUTED)
         return f"{where}:sums" if self.sums else where
 
 
@@ -79,16 +107,13 @@ def check_placement(owner, word):
 
     Args:
         owner: what asks for it, for the message.
-        word: 'distributed', 'distributed:sums', 'localized:<rank>', 'localized:<rank>:sums',
-            'replicated' or 'auto'.
+        word: 'distributed', 'localized:<rank>' or 'columns', each with ':sums' behind it or
+            without, 'replicated' or 'auto'.
 
     Raises:
         ValueError: it is none of them.
     """
-    if (
-        word in (DISTRIBUTED, DISTRIBUTED_SUMS, REPLICATED, AUTO)
-        or localized_rank(word) is not None
-    ):
+    if word in _WORDS or localized_rank(word) is not None:
         return word
     raise ValueError(f"{owner}: expected placement to be {_CHOICES}, got {word!r}")
 
@@ -102,6 +127,25 @@ def localized_rank(word):
 def sends_sums(word):
     """Returns whether a placement has owners send sums of rows: one of its words ends so."""
     return word.endswith(":sums")
+
+
+def is_by_columns(word):
+    """Returns whether a placement spreads columns over the ranks."""
+    return word in (COLUMNS, COLUMNS_SUMS)
+
+
+def check_columns(owner, dim, num_ranks):
+    """Refuses to spread columns over ranks that do not divide their number.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if dim % num_ranks:
+        raise ValueError(
+            f"{owner}: expected a dim that {num_ranks} ranks divide, as placement 'columns' gives "
+            f"each rank as many columns, got {dim}; make it a multiple, or place the table by rows "
+            "('distributed')"
+        )
 
 
 def no_saved_model(name, num_ranks):
@@ -124,7 +168,8 @@ def to_placement(owner, word, num_ranks, keyed):
         keyed: whether the table's rows are found by key.
 
     Raises:
-        ValueError: there is no such rank, or each rank would have keys of its own.
+        ValueError: there is no such rank, or each rank would have keys of its own, or some columns
+            of keys.
     """
     check_placement(owner, word)
     if num_ranks == 1:
@@ -143,4 +188,11 @@ def to_placement(owner, word, num_ranks, keyed):
                 "key, and ranks would have different ones"
             )
         return None
+    if is_by_columns(word):
+        if keyed:
+            raise ValueError(
+                f"{owner}: expected another placement than {word!r}, as its rows are found by key, "
+                "and columns are spread of tables whose rows have numbers; use 'distributed:sums'"
+            )
+        return Placement("columns", sums=sends_sums(word))
     return Placement("hash" if keyed else "mod", sums=sends_sums(word))

@@ -98,3 +98,48 @@ def test_messages_of_rows_read_as_sums_and_the_other_way_round():
         messages, splits = route(num_ranks=1, tables_with_sums=sent)[:2]
         with pytest.raises(Refused, match="no message of this lookup"):
             read_requests(messages, splits, tables_with_sums=read)
+
+
+@pytest.mark.parametrize("shape", [[3, 2], [4], [4, 0], [0, 5000], [4, 2, 1]], ids=str)
+def test_parts_of_rows_that_two_ranks_did_not_send(shape):
+    with pytest.raises(Refused, match="parts|rank"):
+        library().join_columns(parts=[tf.ones(shape)], num_ranks=2)
+
+
+@pytest.mark.parametrize(
+    "indices, num_rows, message",
+    [
+        ([0], [4], "one per row"),
+        ([0, 4], [4], "0 <= index < 4, got 4"),
+        ([-1, 0], [4], "got -1"),
+        ([0, 1], [4, 4], "num_rows: expected one per table"),
+        ([0, 1], [-2], "num_rows: expected a number of rows"),
+        ([0, 1], [2**63 - 1], "num_rows: expected a number of rows"),
+    ],
+    ids=str,
+)
+def test_indices_of_split_rows(indices, num_rows, message):
+    with pytest.raises(Refused, match=message):
+        split_columns(tf.ones([2, 6]), indices, num_rows)
+
+
+def test_columns_that_ranks_do_not_divide():
+    for rows in (tf.ones([2, 5]), tf.ones([2, 0])):
+        with pytest.raises(Refused, match="rows: expected a dim that 2 ranks divide"):
+            split_columns(rows, [0, 1], [4])
+    with pytest.raises(Refused, match="num_ranks: expected no more than columns"):
+        library().join_columns(parts=[tf.ones([0, 1])], num_ranks=HUGE)
+
+
+def split_columns(rows, indices, num_rows):
+    return library().split_columns(
+        rows=[rows],
+        indices=[tf.constant(indices, tf.int64)],
+        num_rows=tf.constant(num_rows, tf.int64),
+        num_ranks=2,
+    )
+
+
+def test_columns_of_keys():
+    with pytest.raises(Refused, match="placements: expected 'hash' or 'one_rank' for keys"):
+        route(num_rows=[-1, 4], placements=["columns", "mod"])

@@ -11,6 +11,7 @@ enum class PlacementKind : int32_t {
   kMod = 0,      // row r on rank r mod num_ranks, there as local row r / num_ranks
   kHash = 1,     // a key on the rank that its hash says; there it is the same key
   kOneRank = 2,  // the whole table on one rank; ids and keys are there what they are here
+  kColumns = 3,  // some columns of all rows on each rank, as many on each: a row has no one owner
 };
 
 // How one table is spread over ranks.
@@ -46,7 +47,8 @@ struct Owner {
 };
 
 // Finds owners of many ids. A division takes longer than all else that is done with an id, so it is
-// a multiplication by the reciprocal, rounded up: right as long as id * num_ranks < 2^64.
+// a multiplication by the reciprocal, rounded up: right as long as id * num_ranks < 2^64. Not for
+// kColumns.
 class Owners {
  public:
   Owners(const Placement& placement, int64_t num_ranks)

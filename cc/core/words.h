@@ -34,7 +34,8 @@ inline const Words<DataType>& DataTypeWords() {
 inline const Words<PlacementKind>& PlacementWords() {
   static const Words<PlacementKind> words = {{"mod", PlacementKind::kMod},
                                              {"hash", PlacementKind::kHash},
-                                             {"one_rank", PlacementKind::kOneRank}};
+                                             {"one_rank", PlacementKind::kOneRank},
+                                             {"columns", PlacementKind::kColumns}};
   return words;
 }
 

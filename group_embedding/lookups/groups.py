@@ -11,9 +11,13 @@ from group_embedding.ops.row_source import LOCAL_ROWS, RowSource
 from group_embedding.ranks.sharding.gpu_lookup import (
     ROWS_OF_GPUS,
     is_served_by_gpus,
-    refuse_sums_on_gpus,
+    refuse_on_gpus,
 )
-from group_embedding.ranks.sharding.sharded_lookup import ROWS_OF_RANKS, describe_spread
+from group_embedding.ranks.sharding.sharded_lookup import (
+    ROWS_OF_RANKS,
+    describe_spread,
+    refuse_norms_of_columns,
+)
 
 
 class ServedGroup(NamedTuple):
@@ -113,7 +117,8 @@ class Lookups:
 def _source_of(table, weighted):
     if not table.exchange:
         return LOCAL_ROWS
-    refuse_sums_on_gpus(table)
+    refuse_on_gpus(table)
+    refuse_norms_of_columns(table)
     return ROWS_OF_GPUS if is_served_by_gpus(table, weighted) else ROWS_OF_RANKS
 
 

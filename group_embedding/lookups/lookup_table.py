@@ -49,10 +49,10 @@ class Table(NamedTuple):
         return exchange_of(self.source.object)
 
     def of_this_rank(self):
-        """This rank's shard of a table that is sharded over ranks."""
+        """This rank's shard of a table that is sharded over ranks, of its dim or fewer columns."""
         source = self.source.object
         variable = source.variable if isinstance(source, ShardedTable) else source
-        return self._replace(source=Reference(variable))
+        return self._replace(source=Reference(variable), dim=int(variable.shape[1]))
 
     def with_source(self, source, dtype):
         """The table with its rows, or some of them, in another tensor or variable."""

@@ -8,7 +8,11 @@ from group_embedding.lookups.lookup_table import variable_of_all
 from group_embedding.ops.route_ids import key_owners
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import part_here
-from group_embedding.ranks.sharding.sharded_table import sharded_table, table_shape
+from group_embedding.ranks.sharding.sharded_table import (
+    refuse_columns,
+    sharded_table,
+    table_shape,
+)
 from group_embedding.types import Table, TensorLike
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.key_types import are_keys
@@ -31,6 +35,7 @@ def owner_of(table: Table, ids: TensorLike) -> tf.Tensor:
 
     Raises:
         TypeError: ids are not integers, or not of a type whose values are keys of the table.
+        ValueError: the table is spread by columns, so that all ranks store a part of each row.
         tf.errors.InvalidArgumentError: an id is not the number of a row.
 
     Example:
@@ -68,6 +73,7 @@ def _owner_of_rows(table, rows):
         rows = _rows_of_table(table, rows)
         if shard is None:
             return tf.fill(tf.shape(rows), tf.constant(current().rank, tf.int64))
+        refuse_columns("owner_of", shard)
         return shard.placement.owner_of(rows, shard.exchange.num_ranks)
 
 

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+# Those whose update of a number depends on the other numbers of its row.
+ROW_RULES = frozenset({"rowwise_adagrad", "rowwise_adam", "group_ftrl", "lamb"})
+
 
 class RuleSpec(NamedTuple):
     """A rule, the optimizer's names of its slots, the numbers by name, and what those slots start

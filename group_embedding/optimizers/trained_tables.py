@@ -20,8 +20,9 @@ from group_embedding.ops.group_update import (
 )
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
+from group_embedding.optimizers.rules import ROW_RULES
 from group_embedding.ranks.sharding.replica_tables import check_trained, parts_of
-from group_embedding.ranks.sharding.sharded_table import exchange_of
+from group_embedding.ranks.sharding.sharded_table import exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.steps import count_step
 
@@ -124,8 +125,13 @@ def update_tables(
 
     Returns:
         The ops, in a graph.
+
+    Raises:
+        ValueError: a table is spread by columns, and the rule is of whole rows; or a table rounds its
+            slots, and the rule's may not be.
     """
     _check_slots(name, tables, spec)
+    _refuse_parts_of_rows(name, tables, spec)
     numbers = (spec, settings, step, clip_value, gradient_scale)
     if is_deferring():
         return _defer_update(name, tables, numbers, averages, apply)
@@ -173,6 +179,22 @@ def _check_slots(name, tables, spec):
 
 def _rounds_slots(table):
     return isinstance(table.variable, EmbeddingVariable) and table.variable.rounds_slots
+
+
+def _refuse_parts_of_rows(name, tables, spec):
+    """Refuses to update columns of a row by a rule that needs the others."""
+    if spec.rule not in ROW_RULES:
+        return
+    for table in tables:
+        shard = sharded_table(table.variable)
+        if shard is not None and shard.placement.is_by_columns:
+            raise ValueError(
+                f"table '{shard.name}': expected an optimizer that updates each number of a row by "
+                f"itself, as '{shard.placement}' spreads the columns over "
+                f"{shard.exchange.num_ranks} ranks, got '{name}', whose rule "
+                f"'{spec.rule}' needs whole rows; place the table by rows ('distributed'), or take "
+                "another optimizer, such as Adagrad"
+            )
 
 
 def _in_graph(ops):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from group_embedding.config import FeatureConfig
+from group_embedding.optimizers.rules import ROW_RULES
 from group_embedding.placement import (
     AUTO,
+    COLUMNS,
+    COLUMNS_SUMS,
     DISTRIBUTED,
     DISTRIBUTED_SUMS,
     REPLICATED,
+    check_columns,
+    is_by_columns,
     localized_rank,
     sends_sums,
 )
@@ -24,6 +30,7 @@ from group_embedding.planning.sample import SampleOfIds, read_sample
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.simulate import (
+    COLUMN_ROWS,
     CPU,
     MACHINES,
     WHOLE,
@@ -38,7 +45,9 @@ from group_embedding.ranks.simulate import (
 )
 
 _SMALL_BYTES = 16 << 10  # a table up to this size costs more to ask for than to have
-_WORTH = 0.8  # sums are chosen for so many of the bytes of rows, which go ahead of a step
+# Sums are chosen for so many of the bytes of rows, which go ahead of a step; columns for so many of
+# those of rows or sums, as all ranks look up all ids.
+_WORTH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +113,10 @@ def place_tables(
     `whole_bytes` if that sends the fewest bytes. Rows of other tables, and of tables of keys, are
     spread over the ranks. Owners send sums of a sample's rows where these are at most 0.8 of the
     bytes of unique rows; sums need tables in host memory, no sequences of the table, and no
-    feature with weights. Placements that configs name stay, but for "auto".
+    feature with weights. Columns of a table of rows are spread, and sent as sums or not, where that
+    takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked for most;
+    they need a dim that the ranks divide, tables in host memory, and an optimizer that updates each
+    number of a row by itself. Placements that configs name stay, but for "auto".
 
     In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
     `dry_run=True` a process computes and prints them for any number of ranks and hosts.
@@ -118,7 +130,7 @@ def place_tables(
             slots.
         dtype: of rows of tables that name none.
         whole_bytes: see above.
-        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs no owner sends sums.
+        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs no owner sends sums or columns.
         cores: how many of a CPU a rank has.
         network: the links between hosts, a `ge.simulate.Network`, whose `round_trips` are not read;
             None: 50 GB/s a rank and a round trip of 0.02 ms.
@@ -129,7 +141,8 @@ def place_tables(
 
     Raises:
         ValueError: a number or `machine` is not as above, ranks or hosts are given without
-            `dry_run`, or a feature has no ids in a batch.
+            `dry_run`, a feature has no ids in a batch, or a config places columns that the ranks do
+            not divide.
 
     Example:
 
@@ -157,8 +170,17 @@ def place_tables(
         dtype=dtype,
     ).tables
     job = Job(ranks, -(-ranks // hosts), sample.batch_size)
-    may_send_sums = machine == CPU.name and (dry_run or _are_tables_in_host_memory())
-    chooser = _Chooser(features, sample, plans, job, whole_bytes, may_send_sums)
+    in_host_memory = machine == CPU.name and (dry_run or _are_tables_in_host_memory())
+    has_columns = in_host_memory and not _needs_whole_rows(optimizer or optimizer_of(model))
+    chooser = _Chooser(
+        features,
+        sample,
+        plans,
+        job,
+        whole_bytes,
+        may_send_sums=in_host_memory,
+        may_have_columns=has_columns,
+    )
     words = {name: chooser.choose(name) for name in plans}
     if not dry_run and current().strategy is None:
         words = _of_first_rank(words)
@@ -198,9 +220,15 @@ def _check(whole_bytes, machine, cores):
 
 
 def _are_tables_in_host_memory():
-    """Returns whether tables of this job may have owners that send sums: ranks are processes, and
-    see no GPU on which their tables would be."""
+    """Returns whether tables of this job may have owners that send sums, or columns: ranks are
+    processes, and see no GPU on which their tables would be."""
     return current().strategy is None and not tf.config.get_visible_devices("GPU")
+
+
+def _needs_whole_rows(optimizer):
+    """Returns whether an optimizer's rule refuses columns of a row."""
+    spec = getattr(optimizer, "_ge_rule_spec", None)
+    return spec is not None and spec().rule in ROW_RULES
 
 
 def _over_ranks(feature):
@@ -226,17 +254,20 @@ class _Chooser:
         job: Job,
         whole_bytes: int,
         may_send_sums: bool,
+        may_have_columns: bool,
     ):
         self._features, self._plans, self._job = features, plans, job
         self._whole_bytes = whole_bytes
         weighted = any(f.weights_feature and not f.is_sequence for f in features)
         self._may_send_sums = may_send_sums and not weighted
+        self._may_have_columns = may_have_columns
         self._configs = {feature.table.name: feature.table for feature in features}
+        self._ids = {name: sample.of_table(name, features) for name in plans}
         self._models = {name: self._model_of(name, sample) for name in plans}
 
     def _model_of(self, name, sample):
         features = [feature for feature in self._features if feature.table.name == name]
-        config, ids = self._configs[name], sample.of_table(name, features)
+        config, ids = self._configs[name], self._ids[name]
         keys = self._plans[name].keys
         return TableOfModel(
             name,
@@ -246,12 +277,15 @@ class _Chooser:
             TracedIds.of(ids, max(keys, 1)),
             features=len(features),
             trained=config.trainable,
+            column_parts=self._job.ranks,
         )
 
     def choose(self, name):
         """(placement, reason)"""
         config = self._configs[name]
         if config.placement not in (None, AUTO):
+            if is_by_columns(config.placement):
+                check_columns(f"table '{name}'", config.dim, self._job.ranks)
             return config.placement, "as its config says"
         if self._job.ranks == 1:
             return DISTRIBUTED, "one rank has all rows"
@@ -261,12 +295,52 @@ class _Chooser:
         rows = self._sent(name, DISTRIBUTED)
         if not is_keyed and size <= self._whole_bytes and self._sent(name, REPLICATED) <= rows:
             return REPLICATED, f"{_share(self._sent(name, REPLICATED), rows)} of the bytes of rows"
+        return self._choose_spread(name, rows)
+
+    def _choose_spread(self, name, rows):
+        """(placement, reason) of a table that sends `rows` bytes by rows."""
+        chosen, sent = DISTRIBUTED, rows
+        busiest = rows * self._share_of_busiest(name)
+        for word in self._other_words(name):
+            of_all = busiest if chosen == DISTRIBUTED and is_by_columns(word) else sent
+            if self._sent(name, word) <= _WORTH * of_all:
+                chosen, sent = word, self._sent(name, word)
+        if chosen == COLUMNS:
+            return chosen, f"{_share(sent, busiest)} of the bytes of the busiest owner of rows"
+        if chosen != DISTRIBUTED:
+            return chosen, f"{_share(sent, rows)} of the bytes of rows"
         if not self._has_sums(name):
-            return DISTRIBUTED, "rows: sums are for pooled ids without weights, in host memory"
-        sums = self._sent(name, DISTRIBUTED_SUMS)
-        if sums <= _WORTH * rows:
-            return DISTRIBUTED_SUMS, f"{_share(sums, rows)} of the bytes of rows"
-        return DISTRIBUTED, f"sums would be {_share(sums, rows)} of the bytes"
+            return chosen, "rows: sums are for pooled ids without weights, in host memory"
+        sums = min(self._sent(name, word) for word in self._other_words(name) if sends_sums(word))
+        return chosen, f"sums would be {_share(sums, rows)} of the bytes"
+
+    def _other_words(self, name) -> Iterator[str]:
+        """The placements beside 'distributed' over which a table may be spread."""
+        has_sums, has_columns = self._has_sums(name), self._has_columns(name)
+        if has_sums:
+            yield DISTRIBUTED_SUMS
+        if has_columns:
+            yield COLUMNS
+        # An owner's sum of scaled rows needs their norms.
+        if has_sums and has_columns and self._configs[name].max_norm is None:
+            yield COLUMNS_SUMS
+
+    def _has_columns(self, name):
+        config = self._configs[name]
+        is_divided = config.num_rows is not None and config.dim % self._job.ranks == 0
+        return self._may_have_columns and is_divided
+
+    def _share_of_busiest(self, name):
+        """How many times as many bytes as on average the rank sends that has most of the rows asked
+        for: row r lies on rank r % ranks."""
+        ids, ranks = np.unique(self._ids[name]), self._job.ranks
+        if self._configs[name].num_rows is None or not len(ids):  # hashes of keys are even
+            return 1.0
+        of_rows = np.bincount(ids % ranks).max() * ranks / len(ids)
+        if not self._models[name].trained:
+            return of_rows
+        # It sends rows to all others, and gradients of those that the others have.
+        return (of_rows * (ranks - 2) + ranks) / (2 * (ranks - 1))
 
     def _has_sums(self, name):
         sequences = any(f.is_sequence for f in self._features if f.table.name == name)
@@ -307,6 +381,8 @@ def _way_of(word):
     rows: on average each rank sends as much."""
     if word == REPLICATED:
         return WHOLE
+    if is_by_columns(word):
+        return "columns" if sends_sums(word) else COLUMN_ROWS
     return "owner_sums" if sends_sums(word) else "rows"
 
 

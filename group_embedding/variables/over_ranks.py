@@ -7,7 +7,7 @@ import tensorflow as tf
 from group_embedding.checkpoint.parts import Share
 from group_embedding.ops import table_keys
 from group_embedding.ops.route_ids import key_owners
-from group_embedding.placement import DISTRIBUTED, REPLICATED, to_placement
+from group_embedding.placement import DISTRIBUTED, REPLICATED, is_by_columns, to_placement
 from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.exchange.local import LocalExchange
 from group_embedding.ranks.sharding.replica_tables import check_spread, is_over_replicas
@@ -23,8 +23,9 @@ def placement_of_table(name, word, exchange, storage):
     Raises:
         ValueError: a placement or a storage that such a table cannot have.
     """
-    if word is None:  # a default of 'replicated' is not for keys
-        word = DISTRIBUTED if exchange.placement == REPLICATED else exchange.placement
+    if word is None:  # a default of 'replicated', or of columns, is not for keys
+        is_for_rows = exchange.placement == REPLICATED or is_by_columns(exchange.placement)
+        word = DISTRIBUTED if is_for_rows else exchange.placement
     where = to_placement(f"table '{name}'", word, exchange.num_ranks, keyed=True)
     if where is not None and is_over_replicas(exchange) and "GPU" in storage.device:
         raise ValueError(

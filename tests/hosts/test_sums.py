@@ -1,4 +1,5 @@
-"""Owners on other hosts send sums of rows: as often as rows cross the link, in fewer bytes."""
+"""Owners on other hosts send sums of rows, or columns of them: as often as rows cross the link, in
+fewer bytes."""
 
 import time
 
@@ -9,13 +10,16 @@ from hosts.test_wire import set_links
 from support.session.tiers import by_day
 
 import group_embedding as ge
+from group_embedding.ranks.sharding.make_sharded_table import make_table
+from group_embedding.ranks.sharding.sharded_table import gather_rows
 
 LAYOUTS = by_day(["ab", "aabb", "abc"], [], nightly=["aabb", "abc"])
 SAMPLES, NUM_KEYS, NUM_STEPS = 12, 100_000, 3
 
 
 def trainer(suffix):
-    """Two tables with sums, one of which is on one rank, beside one of rows; and a step."""
+    """Tables with sums, one of which is on one rank and one is spread by columns, beside one of
+    rows; and a step."""
     words = [f"distributed{suffix}", f"localized:0{suffix}", "distributed"]
     tables = [
         ge.get_embedding_variable(
@@ -26,12 +30,22 @@ def trainer(suffix):
         )
         for t, word in enumerate(words)
     ]
+    tables.append(
+        make_table(
+            (NUM_KEYS, 12),
+            tf.keras.initializers.Constant(0.1),
+            lambda shape, initializer: tf.Variable(initializer(shape, "float32")),
+            f"columns{suffix}",
+        )
+    )
     optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1)))
 
     @tf.function(reduce_retracing=True)
     def step(ids):
         with tf.GradientTape() as tape:
-            outputs = ge.group_embedding_lookup_sparse(tables, ids, ["mean", "sum", "sqrtn"])
+            outputs = ge.group_embedding_lookup_sparse(
+                tables, ids, ["mean", "sum", "sqrtn", "mean"]
+            )
             loss = tf.reduce_mean(tf.tanh(tf.concat(outputs, 1)))
         optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
 
@@ -40,7 +54,7 @@ def trainer(suffix):
 
 def ids_of(number, num_ranks, rank):
     """This rank's part of a batch of 12 samples of 20 ids for each table."""
-    ids = np.random.default_rng(number).integers(0, NUM_KEYS, [3, SAMPLES, 20])
+    ids = np.random.default_rng(number).integers(0, NUM_KEYS, [4, SAMPLES, 20])
     mine = np.split(ids, num_ranks, axis=1)[rank]
     return [tf.RaggedTensor.from_tensor(tf.constant(of_table)) for of_table in mine]
 
@@ -57,12 +71,14 @@ def take_steps(suffix):
             print("begins", flush=True)
         step(ids_of(i, exchange.num_ranks, exchange.rank))
     print("is done", flush=True)
+    time.sleep(1)  # while the test counts
     return content_of(tables, gather=True)
 
 
 def content_of(tables, gather):
-    content = []
-    for table in tables:
+    *keyed, by_columns = tables
+    content = [(np.arange(NUM_KEYS), gather_rows(by_columns).numpy())]
+    for table in keyed:
         keys, values = map(np.asarray, table.export(gather=gather)[:2])
         content.append((np.sort(keys), values[np.argsort(keys)]))
     return content

@@ -4,12 +4,16 @@ Stock Keras, and stock Adam everywhere, move the moments of all rows at every st
 compared on batches that look up every row. test_lazy_rules.py has the other batches.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 from support.cases import optimizer_cases as cases
 from support.session.tiers import by_day
 
 import group_embedding as ge
+from group_embedding.optimizers.rules import ROW_RULES
 
 STEPS = 100
 v1, keras = tf.compat.v1.train, tf.keras.optimizers
@@ -189,3 +193,11 @@ def test_norm_of_a_table_that_two_calls_look_up(name):
     actual = train(ge.optimizers.wrap(make()), look_up_group)
     # Then their norm is that of the table's dense gradient
     cases.assert_close(actual, expected, 1e-6)
+
+
+def test_rules_of_whole_rows_are_those_that_add_up_a_row():
+    text = (Path(__file__).parents[2] / "cc/optimizer/rules.h").read_text()
+    structs = {re.search(r'kName\[\] = "(\w+)"', part): part for part in text.split("\nstruct ")}
+
+    found = {name[1] for name, part in structs.items() if name and "kNeedsRow = true" in part}
+    assert found == ROW_RULES

@@ -24,7 +24,7 @@ def words(found):
 
 
 def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
-    # Given tables that are small, of many ids a sample, of few, of keys, and placed already
+    # Given tables that are small, of many ids a sample, of few, of keys, wide, and placed already
     features = cases.features()
 
     # When they are placed over four ranks on two hosts
@@ -33,10 +33,11 @@ def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
     # Then each is where the fewest bytes are sent, and the placed one where it was
     assert words(found) == {
         "days": "replicated",
-        "history": "distributed:sums",
+        "history": "columns:sums",
         "clicks": "distributed:sums",
         "users": "distributed",
         "hot": "distributed",
+        "wide": "columns:sums",
         "placed": "localized:1",
     }
     assert {f.name: f.table.placement for f in found.features} == {
@@ -45,9 +46,9 @@ def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
     # and the table printed says so, with bytes, crossings and the time of a step
     text = capsys.readouterr().out
     assert text == f"{found}\n"
-    assert text.startswith("placement of 6 tables over 4 ranks on 2 hosts:\n")
+    assert text.startswith("placement of 7 tables over 4 ranks on 2 hosts:\n")
     (history,) = [line for line in text.splitlines() if line.startswith("history ")]
-    assert "distributed:sums" in history and "of the bytes of rows" in history
+    assert "columns:sums" in history and "of the bytes of rows" in history
     assert "crosses 3 times" in text and f"takes {found.step.total:.2f} ms" in text
 
 
@@ -57,10 +58,13 @@ def test_bytes_are_those_of_the_simulation():
     found = placed(features)
     ids = np.concatenate([b["history"] for b in cases.batches(features, SEED)]).ravel()
     model = TableOfModel("history", 200_000, 64, 40, TracedIds.of(ids, 200_000))
-    # When it is placed, Then it sends what the simulation of sums says
+    model = dataclasses.replace(model, column_parts=4)
+    # When it is placed, Then it sends what the simulation of sums of columns says
     job = Job(ranks=4, ranks_of_host=2, samples=cases.SAMPLES)
-    expected = traffic_of(model, job, "owner_sums").between_hosts
+    expected = traffic_of(model, job, "columns").between_hosts
     assert found.tables["history"].sent_bytes == pytest.approx(expected)
+    # which are fewer bytes than those of sums of rows
+    assert expected < 0.8 * traffic_of(model, job, "owner_sums").between_hosts
 
 
 def test_memory_is_that_of_the_rank_with_most():
@@ -89,6 +93,58 @@ def test_owners_send_no_sums_where_lookups_would_refuse_them(change):
             for f in features
         ]
     assert words(placed(features, **change))["history"] == "distributed"
+
+
+@pytest.mark.parametrize(
+    "options, placement",
+    [
+        ({}, "columns:sums"),
+        ({"max_norm": 1.0}, "distributed:sums"),
+        ({"dim": 66}, "distributed:sums"),
+        ({"num_rows": None}, "distributed:sums"),
+        ({"dim": 32}, "distributed:sums"),  # of which columns would send 0.84 of the bytes
+    ],
+    ids=str,
+)
+def test_columns_are_spread_of_wide_tables_whose_lookups_allow_it(options, placement):
+    # Given a table of 40 ids a sample
+    table = ge.TableConfig("history", **{"num_rows": 200_000, "dim": 64, **options})
+    # When it is placed over four ranks
+    found = placed([ge.FeatureConfig("history", table, "sum")])
+    # Then by columns, where these divide among the ranks and send fewer bytes
+    assert words(found) == {"history": placement}
+
+
+def test_optimizers_of_whole_rows_keep_rows_whole():
+    optimizers = [tf.keras.optimizers.Adagrad(0.1), ge.optimizers.RowwiseAdagrad(0.1)]
+    found = [words(placed(cases.features(), optimizer=one))["history"] for one in optimizers]
+
+    assert found == ["columns:sums", "distributed:sums"]
+
+
+@pytest.mark.parametrize("ranks, placement", [(2, "distributed"), (4, "columns")])
+def test_columns_load_ranks_alike_where_one_owner_would_send_most(ranks, placement):
+    # Given a wide table of which ids are multiples of four, so that rank 0 has all rows
+    table = ge.TableConfig("shops", 10_000, 256)
+    ids = 4 * np.random.default_rng(SEED).integers(0, 2500, [256, 1])
+    # When it is placed: of two ranks one sends rows, and the other as many gradients
+    found = ge.place_tables(
+        [ge.FeatureConfig("shops", table)],
+        batches=[{"shops": ids}],
+        ranks=ranks,
+        whole_bytes=0,
+        dry_run=True,
+    )
+    # Then over four ranks by columns, which all send as much
+    assert words(found) == {"shops": placement}
+    if placement == "columns":
+        assert "of the bytes of the busiest owner of rows" in found.tables["shops"].reason
+
+
+def test_columns_that_a_config_spreads_have_to_divide_among_ranks():
+    table = ge.TableConfig("shops", 10_000, 30, placement="columns")
+    with pytest.raises(ValueError, match="table 'shops': expected a dim that 4 ranks divide.*30"):
+        placed([ge.FeatureConfig("hot", table)])
 
 
 def test_a_job_that_sees_a_gpu_has_no_sums(monkeypatch):

@@ -135,6 +135,29 @@ TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
   return request;
 }
 
+template <typename T>
+void Repeat(int64_t times, std::vector<T>* values) {
+  const size_t size = values->size();
+  values->resize(times * size);
+  for (int64_t n = 1; n < times; ++n) {
+    std::copy_n(values->begin(), size, values->begin() + n * size);
+  }
+}
+
+// Where each of many ranks' rows begin that are as many as those of the first one.
+void RepeatFirst(std::vector<int64_t>* begin) {
+  for (size_t n = 2; n < begin->size(); ++n) (*begin)[n] = static_cast<int64_t>(n) * (*begin)[1];
+}
+
+// Asks all ranks for what the first one is asked for.
+void AskAllRanks(int64_t num_ranks, TableRequest* request) {
+  RepeatFirst(&request->first_row);
+  RepeatFirst(&request->first_id);
+  Repeat(num_ranks, &request->ids);
+  Repeat(num_ranks, &request->sums);
+  Repeat(num_ranks, &request->weights);
+}
+
 }  // namespace
 
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
@@ -151,9 +174,12 @@ std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
   parallel_for(input.num_tables, cost, [&](int64_t begin, int64_t end) {
     UniqueIds unique;
     for (int64_t t = begin; t < end; ++t) {
-      const RoutedTable& table = input.tables[t];
+      RoutedTable table = input.tables[t];
+      const bool is_by_columns = table.placement.kind == PlacementKind::kColumns;
+      if (is_by_columns) table.placement = {PlacementKind::kOneRank, 0};
       requests[t] = table.sums ? RouteSums(input, table, features_of[t], &(*sums)[t], &faults[t])
                                : RouteTable(input, table, features_of[t], &unique, ids, &faults[t]);
+      if (is_by_columns) AskAllRanks(input.num_ranks, &requests[t]);
     }
   });
   const auto bad = std::find_if(faults.begin(), faults.end(),

@@ -5,6 +5,9 @@
 // then as requested. Routing replaces the batch's ids by row numbers of these matrices, in which
 // the batch is then looked up as if they were the tables. Owners may send sums of rows instead:
 // see route_sums.h.
+//
+// Where each rank has some columns of all rows, all are asked for the same rows, or sums. The parts
+// of a row are joined (join_columns.h) before the batch is looked up.
 #pragma once
 
 #include <cstdint>
@@ -47,11 +50,11 @@ struct SampleSums {
 
 // Returns the requests for each table. ids: [batch.num_ids] written: for each id its row in the
 // table's matrix, -1 if the id is left out, or the matrix's number of rows if the id reads zeros.
-// Keys that are left out because of their weight are requested too, since their owner counts them.
-// sums: [num_tables] written; a table that has some has no `ids`.
-// fault: receives the first bad id, which reads zeros here: a rank with bad input still takes part
-// in the exchange, so that other ranks do not wait for it. The result depends on the input alone.
-// The batch has fewer than 2^31 ids.
+// Tables of keys are not spread by columns. Keys that are left out because of their weight are
+// requested too, since their owner counts them. sums: [num_tables] written; a table that has some
+// has no `ids`. fault: receives the first bad id, which reads zeros here: a rank with bad input
+// still takes part in the exchange, so that other ranks do not wait for it. The result depends on
+// the input alone. The batch has fewer than 2^31 ids.
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
                                    std::vector<SampleSums>* sums, Fault* fault,
                                    const ParallelFor& parallel_for);

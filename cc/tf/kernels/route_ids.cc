@@ -138,7 +138,8 @@ class RouteIdsOp : public OpKernel {
         return absl::InvalidArgumentError(
             UnknownWord("placements", PlacementWords(), placements[t]));
       }
-      if (*kind == PlacementKind::kMod && num_rows[t] == kAnyKey) {
+      const bool is_for_rows = *kind == PlacementKind::kMod || *kind == PlacementKind::kColumns;
+      if (is_for_rows && num_rows[t] == kAnyKey) {
         return absl::InvalidArgumentError("placements: expected 'hash' or 'one_rank' for keys");
       }
       // The largest number of rows for which Owners finds the owner of a row.

@@ -16,6 +16,7 @@ from group_embedding.ranks.sharding import (
     exchange_of,
     gather_rows,
     is_over_replicas,
+    refuse_columns,
     sharded_table,
     table_shape,
 )
@@ -94,6 +95,7 @@ def _assign_rows(var, variable, rows, values):
         rows = tf.identity(rows)
     shard = sharded_table(var)
     if shard is not None:
+        refuse_columns("sok.assign", shard)
         num_ranks = shard.exchange.num_ranks
         is_mine = tf.equal(shard.placement.owner_of(rows, num_ranks), shard.exchange.rank)
         rows = shard.placement.local_row(rows, num_ranks)
@@ -129,7 +131,11 @@ def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
     shard = sharded_table(var)
     if shard is not None and is_over_replicas(shard.exchange):
         return rows, gather_rows(var)
-    return rows if shard is None else shard.rows_of_rank(rows), tf.convert_to_tensor(variable)
+    if shard is None:
+        return rows, tf.convert_to_tensor(variable)
+    refuse_columns("sok.export", shard)
+    of_rank = shard.placement.rows_of(shard.exchange.rank, shard.exchange.num_ranks)
+    return rows[of_rank], tf.convert_to_tensor(variable)
 
 
 def incremental_model_dump(

@@ -1,10 +1,10 @@
 """`Saver`: all ranks write one checkpoint, which looks as if one process had written it.
 
-Each rank writes its range of every sharded table, and rank 0 everything else, into a part of its
-own; rank 0 then merges the parts. A table is one tensor of shape [num_rows, dim] under the name of
-its variable, whatever the number of ranks, and any number of ranks, or stock TensorFlow, restores
-it. For an EmbeddingVariable, each rank writes its keys to a file beside the checkpoint, and rank 0
-the one manifest of these files (checkpoint/README.md).
+Each rank writes its range of every sharded table, or its columns, and rank 0 everything else, into
+a part of its own; rank 0 then merges the parts. A table is one tensor of shape [num_rows, dim]
+under the name of its variable, whatever the number of ranks, and any number of ranks, or stock
+TensorFlow, restores it. For an EmbeddingVariable, each rank writes its keys to a file beside the
+checkpoint, and rank 0 the one manifest of these files (checkpoint/README.md).
 """
 
 from __future__ import annotations
@@ -112,15 +112,17 @@ def _saveable(variable, name=None):
 
 
 class _ShardSaveable(tf_saver.BaseSaverBuilder.SaveableObject):
-    """This rank's range of a sharded table."""
+    """This rank's range of a sharded table, or its columns."""
 
     def __init__(self, shard, name):
         self.shard = shard
         self.rows = rows_written_by(shard, shard.exchange.rank)
         begin, end = self.rows
+        columns = shard.columns
         spec = tf_saver.BaseSaverBuilder.SaveSpec(
             self._read,
-            f"{shard.num_rows} {shard.dim} {begin},{end - begin}:0,{shard.dim}",
+            f"{shard.num_rows} {shard.dim} "
+            f"{begin},{end - begin}:{columns.start},{columns.stop - columns.start}",
             name,
             dtype=shard.dtype,
             device="/CPU:0",

@@ -3,7 +3,7 @@
 In memory rank r holds the rows r, r + N, ...; in a checkpoint it writes and reads the r-th of N
 contiguous ranges, because a checkpoint knows slices and not strides. An alltoall leads from one to
 the other, so that no rank ever holds more than its share. A table that is on one rank is written
-and read there.
+and read there, and columns where they are.
 """
 
 import tensorflow as tf
@@ -13,6 +13,8 @@ def rows_written_by(shard, rank):
     """The rows [begin, end) of a ShardedTable that a rank writes."""
     if shard.placement.kind == "one_rank":
         return (0, shard.num_rows) if rank == shard.placement.rank else (0, 0)
+    if shard.placement.is_by_columns:
+        return 0, shard.num_rows
     return range_of_rank(shard.num_rows, rank, shard.exchange.num_ranks)
 
 
@@ -24,7 +26,7 @@ def range_of_rank(num_rows, rank, num_ranks):
 
 def to_range(shard, name):
     """The rows that this rank writes, in order, as a tensor. Every rank must call it."""
-    if shard.placement.kind == "one_rank":
+    if _is_written_as_held(shard):
         return tf.identity(shard.variable)
     rank, num_ranks = shard.exchange.rank, shard.exchange.num_ranks
     # Local rows ascend, and so those bound for one range are contiguous.
@@ -48,7 +50,7 @@ def to_range(shard, name):
 
 def from_range(shard, rows, name):
     """The inverse: this rank's local rows out of the rows that it wrote."""
-    if shard.placement.kind == "one_rank":
+    if _is_written_as_held(shard):
         return tf.ensure_shape(rows, shard.variable.shape)
     rank, num_ranks = shard.exchange.rank, shard.exchange.num_ranks
     mine = range_of_rank(shard.num_rows, rank, num_ranks)
@@ -60,6 +62,10 @@ def from_range(shard, rows, name):
     # Ranges ascend with the rank they come from, and so do the local rows.
     local, _ = shard.exchange.alltoall(tf.concat(strided, axis=0), _int32(splits), name)
     return tf.ensure_shape(local, shard.variable.shape)
+
+
+def _is_written_as_held(shard):
+    return shard.placement.kind == "one_rank" or shard.placement.is_by_columns
 
 
 def _first_strided(begin, rank, num_ranks):

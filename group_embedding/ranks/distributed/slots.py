@@ -13,13 +13,18 @@ _NO_SLOTS = ("_variables", "_trainable_variables", "_model_variables")
 
 def mark_slot(slot, variable):
     """Declares that `slot`, if it has a row for each row of the sharded table `variable`, holds the
-    rows of this rank. Returns it."""
+    rows of this rank, or if the table is spread by columns, those of this rank. Returns it."""
     shard = sharded_table(variable)
     raw = slot if isinstance(slot, tf.Variable) else getattr(slot, "value", None)
     if shard is None or not isinstance(raw, tf.Variable):
         return slot
-    if raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]:
-        shape = (shard.num_rows, raw.shape[1])
+    if shard.placement.is_by_columns:
+        is_of_rank, dim = raw.shape == shard.variable.shape, shard.dim
+    else:
+        is_of_rank = raw.shape.rank == 2 and raw.shape[0] == shard.variable.shape[0]
+        dim = raw.shape[1] if is_of_rank else 0
+    if is_of_rank:
+        shape = (shard.num_rows, dim)
         mark_shard(raw, shape, shard.exchange, shard.placement)
     return slot
 

@@ -100,7 +100,9 @@ def enable_distributed_strategy(
             has all rows, which start as those of rank 0, and gradients are gathered; not for
             keys, which are then distributed. 'distributed:sums', `'localized:<rank>:sums'`: the
             same places, and for each sample an owner sends the sum of its rows instead of the rows:
-            for samples of many ids, of tables in host memory. 'auto': planned for tables that are
+            for samples of many ids, of tables in host memory. 'columns', 'columns:sums': each rank
+            has as many columns of all rows, of tables in host memory; keys are distributed then,
+            too. 'auto': planned for tables that are
             made together, by a layer or a column scope; the plan is printed. (A table made alone is
             distributed.)
         comm_dtype: `tf.float16` or `tf.bfloat16`: rows and their gradients are sent in it, and

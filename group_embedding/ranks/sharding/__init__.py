@@ -7,5 +7,6 @@ from group_embedding.ranks.sharding.replica_tables import parts_of as parts_of
 from group_embedding.ranks.sharding.sharded_table import assign_rows as assign_rows
 from group_embedding.ranks.sharding.sharded_table import exchange_of as exchange_of
 from group_embedding.ranks.sharding.sharded_table import gather_rows as gather_rows
+from group_embedding.ranks.sharding.sharded_table import refuse_columns as refuse_columns
 from group_embedding.ranks.sharding.sharded_table import sharded_table as sharded_table
 from group_embedding.ranks.sharding.sharded_table import table_shape as table_shape

@@ -32,17 +32,26 @@ def is_served_by_gpus(table: Any, weighted: bool) -> bool:
     return isinstance(shard, ShardedTable) and shard.placement.kind == "mod"
 
 
-def refuse_sums_on_gpus(table: Any) -> None:
-    """Refuses a tables.Table that is on a GPU and whose owners send sums of rows.
+def refuse_on_gpus(table: Any) -> None:
+    """Refuses a tables.Table that is on a GPU and whose placement is for tables in host memory.
 
     Raises:
-        ValueError: it is such a table.
+        ValueError: its owners send sums of rows, or it is spread by columns.
     """
-    if table.device_type == "GPU" and table.source.object.placement.sums:
+    if table.device_type != "GPU":
+        return
+    placement = table.source.object.placement
+    if placement.is_by_columns:
+        raise ValueError(
+            f"table '{table.name}': expected a placement by rows on a GPU, as columns are spread "
+            f"of tables in host memory, got '{placement}'; place it by rows ('distributed'), or "
+            "make the table with tf.device('CPU')"
+        )
+    if placement.sums:
         raise ValueError(
             f"table '{table.name}': expected a placement without ':sums' on a GPU, as only owners "
-            f"with rows in host memory send sums, got '{table.source.object.placement}'; leave "
-            "':sums' out, or make the table with tf.device('CPU')"
+            f"with rows in host memory send sums, got '{placement}'; leave ':sums' out, or make "
+            "the table with tf.device('CPU')"
         )
 
 

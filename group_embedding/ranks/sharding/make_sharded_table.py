@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
 from group_embedding.annotations import Initializer
-from group_embedding.placement import to_placement
+from group_embedding.placement import check_columns, to_placement
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import (
     check_in_scope,
@@ -39,14 +39,16 @@ def make_table(
         shape: `(num_rows, dim)` of the whole table.
         initializer: initializer of the whole table: a callable of shape and dtype, or a tensor.
         create: `create(shape, initializer)` makes and returns the variable.
-        placement: 'distributed'; 'localized:<rank>': all rows are on that rank; 'replicated': all
-            are on each. None: the default of the job.
+        placement: 'distributed'; 'localized:<rank>': all rows are on that rank; 'columns': each
+            rank has as many columns of all rows; 'replicated': all are on each. None: the default
+            of the job.
 
     Returns:
         What `create` returned. `sharded_table` knows it from now on, unless it is replicated.
 
     Raises:
-        ValueError: `create` cut a sharded table into several parts, or a placement of another form.
+        ValueError: `create` cut a sharded table into several parts, a placement of another form, or
+            columns that the ranks do not divide.
     """
     exchange = current()
     num_rows, dim = (int(size) for size in shape)
@@ -55,6 +57,8 @@ def make_table(
     )
     if where is None:
         return create(shape, initializer)
+    if where.is_by_columns:
+        check_columns(f"a table of shape [{num_rows}, {dim}]", dim, exchange.num_ranks)
     if is_over_replicas(exchange):
         check_in_scope(exchange)
         check_spread(where)
@@ -66,8 +70,9 @@ def make_table(
         refuse_stock_updates(copies)
         return variable
     local_rows = where.num_local_rows(num_rows, exchange.rank, exchange.num_ranks)
-    of_rank = _RowsOfRank(initializer, (num_rows, dim), where, exchange)
-    variable = create((local_rows, dim), of_rank)
+    local_columns = where.num_local_columns(dim, exchange.num_ranks)
+    of_rank = _PartOfRank(initializer, (num_rows, dim), where, exchange)
+    variable = create((local_rows, local_columns), of_rank)
     mark_shard(_only_part(variable), (num_rows, dim), exchange, where)
     table_is_made()
     return variable
@@ -103,7 +108,7 @@ def restore_table(variable: Any, checkpoint: str, tensor_name: str) -> Any:
         whole = tf.raw_ops.RestoreV2(
             prefix=path, tensor_names=[tensor_name], shape_and_slices=[""], dtypes=[shard.dtype]
         )[0]
-        rows = tf.ensure_shape(shard.rows_of_rank(whole), shard.variable.shape)
+        rows = tf.ensure_shape(shard.part_of_rank(whole), shard.variable.shape)
     if tf.executing_eagerly() or isinstance(tf.compat.v1.get_default_graph(), FuncGraph):
         shard.variable.assign(rows)
     else:
@@ -111,17 +116,20 @@ def restore_table(variable: Any, checkpoint: str, tensor_name: str) -> Any:
         shard.variable._initial_value = rows
 
 
-class _RowsOfRank:
-    """Initializer of one rank's rows out of the initializer of the whole table."""
+class _PartOfRank:
+    """Initializer of one rank's rows, or columns, out of the initializer of the whole table."""
 
     def __init__(self, initializer, shape, placement, exchange):
         self._initializer = initializer
         self._shape = shape
-        self._rows = placement.rows_of(exchange.rank, exchange.num_ranks)
+        self._part = (
+            placement.rows_of(exchange.rank, exchange.num_ranks),
+            placement.columns_of(shape[1], exchange.rank, exchange.num_ranks),
+        )
 
     def __call__(self, shape, dtype=None, partition_info=None, **kwargs):
-        del shape, partition_info, kwargs  # of the local rows: the whole table is drawn
-        return _draw(self._initializer, self._shape, dtype)[self._rows]
+        del shape, partition_info, kwargs  # of the local part: the whole table is drawn
+        return _draw(self._initializer, self._shape, dtype)[self._part]
 
 
 def _draw(initializer, shape, dtype):

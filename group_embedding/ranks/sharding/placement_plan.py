@@ -23,7 +23,8 @@ class TableLoad:
       num_rows: The number of rows; `None`: the table is keyed, and its size is not known.
       dim: The length of a row.
       expected_ids: The number of its ids in a rank's batch, approximately; `None`: 1,024.
-      placement: 'distributed', 'localized:<rank>', 'replicated', or 'auto': the plan decides.
+      placement: 'distributed', 'localized:<rank>', 'columns', 'replicated', or 'auto': the plan
+        decides.
       element_bytes: The size of one number.
     """
 

@@ -58,10 +58,10 @@ def check_spread(placement):
     Raises:
         ValueError: another placement.
     """
-    if placement.kind == "one_rank" or placement.sums:
+    if placement.kind in ("one_rank", "columns") or placement.sums:
         raise ValueError(
             "expected a table over the replicas of a strategy to be 'distributed', got "
-            f"'{placement}'; 'localized' and ':sums' need ranks that are processes"
+            f"'{placement}'; 'localized', 'columns' and ':sums' need ranks that are processes"
         )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from group_embedding.placement import AUTO, check_placement
+from group_embedding.placement import AUTO, check_columns, check_placement, is_by_columns
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.placement_plan import TableLoad, plan_placements
 
@@ -20,7 +20,7 @@ def resolve_placements(loads: Sequence[TableLoad]) -> dict[str, str]:
         loads: a plan.TableLoad for each table; placements may be None.
 
     Raises:
-        ValueError: a placement that is none.
+        ValueError: a placement that is none, or columns that the ranks do not divide.
     """
     exchange = current()
     loads = [
@@ -28,6 +28,9 @@ def resolve_placements(loads: Sequence[TableLoad]) -> dict[str, str]:
         for load in loads
     ]
     words = {load.name: check_placement(f"table '{load.name}'", load.placement) for load in loads}
+    for load in loads:
+        if is_by_columns(load.placement) and load.num_rows is not None:
+            check_columns(f"table '{load.name}'", load.dim, exchange.num_ranks)
     if AUTO not in words.values() or exchange.num_ranks == 1:
         return words
     plan = plan_placements(loads, exchange.num_ranks)

@@ -17,6 +17,9 @@ Where a table's placement has sums, an owner gets the ids of each sample instead
 up their rows, and sends a row for each sample and feature with ids there (`exchange/host/
 route_sums.h`); `look_up` adds up those of the owners. Tables of both kinds travel together.
 
+Where a table's placement is by columns, all ranks are asked for the same rows, or sums, and each
+sends its columns; they are joined as they come (`exchange/host/join_columns.h`).
+
 Gradients flow backwards through the same ops: the gradient of each unique row crosses once, divided
 by the number of ranks (of replicas: as it is), and the owner sums what the ranks send. So a table's
 gradient is that of the mean of the ranks' losses, ready for one update on its owner. All ranks take
@@ -33,6 +36,7 @@ from tensorflow.python.eager import record
 
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.group_lookup import group_lookup
+from group_embedding.ops.join_columns import join_columns
 from group_embedding.ops.lookup_group import rows_of_tables
 from group_embedding.ops.route_ids import (
     Requests,
@@ -105,7 +109,7 @@ class RowsOfRanks(RowSource):
     def look_up(self, group, batch, concat):
         """Fetches the rows of a RoutedBatch and combines them; see `RowSource`. With `concat`,
         tables are of one dtype."""
-        matrices = _fetch_rows(group, batch)
+        matrices = _join_columns(group.tables, _fetch_rows(group, batch))
         tables = [_as_received(group, table) for table in group.tables]
         received = [t.with_source(rows, tf.float32) for t, rows in zip(tables, matrices)]
         # A routed id of -1 is left out, and one past the end reads zeros.
@@ -138,6 +142,38 @@ def _has_sums(group, table):
     """Returns whether the table's owners send sums. In a dense lookup, which leaves no id out,
     samples are single rows."""
     return group.prune_negative and table.source.object.placement.sums
+
+
+def refuse_norms_of_columns(table: Any) -> None:
+    """Refuses a tables.Table with a max_norm whose owners would add up scaled rows of which they
+    have some columns.
+
+    Raises:
+        ValueError: it is such a table.
+    """
+    placement = table.source.object.placement
+    if table.max_norm and placement.is_by_columns and placement.sums:
+        raise ValueError(
+            f"table '{table.name}': expected no max_norm with placement '{placement}', as an owner "
+            f"adds up rows of which it has some columns, and no norm, got {table.max_norm:g}; "
+            "leave ':sums' out"
+        )
+
+
+def _join_columns(tables, matrices):
+    """The rows, or sums, of tables, of which ranks sent their columns."""
+    by_columns = [t for t, table in enumerate(tables) if _is_by_columns(table)]
+    if not by_columns:
+        return matrices
+    joined = list(matrices)
+    num_ranks = tables[0].exchange.num_ranks
+    for t, rows in zip(by_columns, join_columns([joined[t] for t in by_columns], num_ranks)):
+        joined[t] = tf.ensure_shape(rows, [None, tables[t].dim])
+    return joined
+
+
+def _is_by_columns(table):
+    return table.source.object.placement.is_by_columns
 
 
 def _as_received(group, table):
@@ -206,7 +242,7 @@ def _fetch_rows(group, routed):
     if _are_looked_up(group, routed):
         return exchange.look_up_rows(*_rows_to_send(group, routed), routed.ahead, *called)
     rows = _look_up_owned(group, requests)
-    dims = [table.dim for table in tables]
+    dims = [table.of_this_rank().dim for table in tables]
     counts = requests.counts, routed.counts
     return exchange.exchange_rows(rows, *counts, dims, _wire(tables), *called)
 

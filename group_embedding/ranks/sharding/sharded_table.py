@@ -1,5 +1,5 @@
 """Tables whose rows are on the ranks that their Placement says: by default row r on rank
-`r % num_ranks`, as its local row `r // num_ranks`."""
+`r % num_ranks`, as its local row `r // num_ranks`. Or each rank has some columns of all rows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MARK = "_group_embedding_shard"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardedTable:
-    """A table of shape [num_rows, dim] of which this rank holds some rows.
+    """A table of shape [num_rows, dim] of which this rank holds some rows, or some columns.
 
     A param of `group_embedding_lookup_sparse`. Also describes the optimizer slots of a table.
     """
 
-    variable: Any  # tf.Variable [num_local_rows, dim]
+    variable: Any  # tf.Variable [num_local_rows, num_local_columns]
     name: str  # under which the whole table is saved
     num_rows: int
     dim: int
@@ -41,9 +41,15 @@ class ShardedTable:
     def dtype(self) -> tf.DType:
         return self.variable.dtype.base_dtype
 
-    def rows_of_rank(self, whole: TensorLike) -> tf.Tensor:
-        """This rank's rows of the whole table."""
-        return whole[self.placement.rows_of(self.exchange.rank, self.exchange.num_ranks)]
+    @property
+    def columns(self) -> slice:
+        """The columns of the whole table that this rank has."""
+        return self.placement.columns_of(self.dim, self.exchange.rank, self.exchange.num_ranks)
+
+    def part_of_rank(self, whole: TensorLike) -> tf.Tensor:
+        """This rank's rows, or columns, of the whole table."""
+        rows = self.placement.rows_of(self.exchange.rank, self.exchange.num_ranks)
+        return whole[rows, self.columns]
 
     def assign_rows(self, whole: TensorLike) -> Any:
         """Sets this rank's rows, and zeros the rest of the variable."""
@@ -56,14 +62,14 @@ class ShardedTable:
             self.num_rows, self.exchange.rank, self.exchange.num_ranks
         )
         num_unused = self.variable.shape[0] - held
-        rows = self.rows_of_rank(whole)
+        rows = self.part_of_rank(whole)
         return self.variable.assign(tf.pad(rows, [[0, num_unused], [0, 0]]) if num_unused else rows)
 
 
 def mark_shard(
     variable: Any, shape: tuple[int, int], exchange: Exchange, placement: Placement
 ) -> None:
-    """Declares that `variable` holds this rank's rows of a table of `shape`; of one that a strategy
+    """Declares that `variable` holds this rank's part of a table of `shape`; of one that a strategy
     mirrors, each copy those of its replica.
 
     From now on object-based checkpoints (`tf.train.Checkpoint`, `save_weights`) hold the whole one.
@@ -86,6 +92,23 @@ def sharded_table(variable: Any) -> ShardedTable | None:
     if isinstance(variable, tf.Tensor):
         return None
     return getattr(part_here(_held(variable)), _MARK, None)
+
+
+def refuse_columns(owner: str, shard: ShardedTable) -> None:
+    """Refuses a table of which each rank has some columns of all rows.
+
+    Args:
+        owner: what asks for rows that one rank has, for the message.
+
+    Raises:
+        ValueError: it is such a table.
+    """
+    if shard.placement.is_by_columns:
+        raise ValueError(
+            f"{owner}: expected a table whose rows are each on one rank, got table '{shard.name}', "
+            f"whose columns are spread over {shard.exchange.num_ranks} ranks "
+            f"('{shard.placement}'); place it by rows ('distributed')"
+        )
 
 
 def _held(variable):
@@ -134,6 +157,9 @@ def gather_rows(variable: Any) -> tf.Tensor:
         (rows,) = shard.exchange.allgather([rows], f"gather_{_flat(shard.name)}")
     if shard.placement.kind == "one_rank":
         return rows
+    if shard.placement.is_by_columns:
+        parts = tf.reshape(rows, [num_ranks, shard.num_rows, shard.dim // num_ranks])
+        return tf.reshape(tf.transpose(parts, [1, 0, 2]), [shard.num_rows, shard.dim])
     first = [sum(counts[:rank]) for rank in range(num_ranks)]  # row of each rank in `rows`
     row = tf.range(shard.num_rows, dtype=tf.int64)
     owner = shard.placement.owner_of(row, num_ranks)

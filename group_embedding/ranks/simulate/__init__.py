@@ -2,6 +2,7 @@
 
 from group_embedding.ranks.simulate.machines import CPU, MACHINES, Machine, Network, cpu_of
 from group_embedding.ranks.simulate.step_time import (
+    COLUMN_ROWS,
     PLACEMENTS,
     TRANSPORTS,
     WHOLE,
@@ -17,6 +18,7 @@ from group_embedding.ranks.simulate.step_time import (
 from group_embedding.ranks.simulate.unique_ids import TracedIds, ZipfIds
 
 __all__ = [
+    "COLUMN_ROWS",
     "CPU",
     "MACHINES",
     "PLACEMENTS",

@@ -15,10 +15,11 @@ from group_embedding.ranks.simulate.machines import Machine, Network
 from group_embedding.ranks.simulate.unique_ids import IdSource
 
 PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")
-WHOLE = "whole"  # all rows on each rank: takes memory, so that 'best' leaves it out
+# Those that 'best' leaves out: all rows on each rank take memory, and columns of rows are for
+# tables whose rows are not spread evenly, which is not in the computation.
+WHOLE, COLUMN_ROWS = "whole", "column_rows"
 TRANSPORTS = ("peer_memory", "nccl")
 _ID_BYTES = 8
-_SAMPLE_BYTES = 4  # which sample an id is of, for the owner that adds up its rows
 _SUM_BYTES = 8  # how many of the ids one sum is of, and the factor of their combiner
 _LEAST_COLUMNS = 16  # of a table's part, where columns are spread
 
@@ -34,6 +35,8 @@ class TableOfModel:
       source: Where ids come from, a `ZipfIds` or a `TracedIds`.
       features: How many features look it up.
       trained: Whether its rows have gradients.
+      column_parts: Among how many ranks columns are spread, where they are; None: as many as leave
+        16 columns each.
     """
 
     name: str
@@ -43,6 +46,7 @@ class TableOfModel:
     source: IdSource
     features: int = 1
     trained: bool = True
+    column_parts: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +175,8 @@ def step_time(
         'owner_sums': rows lie as by 'rows', and an owner sends one sum for a sample's ids of a
         table; 'best': the quickest of all these and of one that chooses for each table the
         placement with the fewest bytes between hosts, or within a host where there is one. Or a
-        list with one for each table, of these and 'whole': each rank has all rows.
+        list with one for each table, of these, 'whole': each rank has all rows, and 'column_rows':
+        each rank has some columns of all rows, and sends them of each unique row.
       dense_ms: The time of the rest of the model.
       program_ms: The time in which the program issues a step.
 
@@ -249,9 +254,11 @@ def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
         owners = table.features * _expected_owners(job.ranks, table.ids / table.features)
         sums = job.samples * owners * (_SUM_BYTES + ways * row)
         return _spread(job, ids * _ID_BYTES + sums)
-    parts = min(job.ranks, max(1, table.dim // _LEAST_COLUMNS))
-    all_ids = ids * (_ID_BYTES + _SAMPLE_BYTES) * parts
-    return _spread(job, all_ids + job.samples * table.features * ways * row)
+    parts = table.column_parts or min(job.ranks, max(1, table.dim // _LEAST_COLUMNS))
+    if placement == COLUMN_ROWS:
+        return _spread(job, table.source.unique(ids) * (parts * _ID_BYTES + ways * row))
+    sums = job.samples * table.features
+    return _spread(job, parts * (ids * _ID_BYTES + sums * _SUM_BYTES) + sums * ways * row)
 
 
 def _rows(table, ids, row):

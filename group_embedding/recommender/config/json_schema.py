@@ -62,8 +62,8 @@ def json_schema(model_names: Sequence[str]) -> dict[str, Any]:
                 number=_key("integer", "How many", 1, minimum=1),
                 placement=_key(
                     "string",
-                    "Where tables lie: distributed, localized:<rank>, either with :sums behind it, "
-                    "replicated or auto",
+                    "Where tables lie: distributed, localized:<rank> or columns, each with :sums "
+                    "behind it or without, replicated or auto",
                     "distributed",
                 ),
             ),

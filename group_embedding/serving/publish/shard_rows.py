@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from group_embedding.ranks.sharding import refuse_columns
 from group_embedding.serving.publish.row_hashes import RowHashes
 from group_embedding.serving.versions.variables_file import VariableChange
 
@@ -21,9 +22,13 @@ class ShardRows:
         key: The table's key in the checkpoint of the base.
         shard: The ShardedTable.
         read: Returns the values of its variable, [rows, dim].
+
+    Raises:
+        ValueError: The table is spread by columns.
     """
 
     def __init__(self, key: str, shard: Any, read: Callable[[], np.ndarray]) -> None:
+        refuse_columns("Publisher", shard)
         self._key = key
         self._shard = shard
         self._read = read

@@ -1,22 +1,29 @@
 """Tables whose owners send sums of rows: what ranks do with them, and one process."""
 
-import contextlib
 from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
+from support.cases.placed_rows import (
+    NUM_SAMPLES,
+    as_function,
+    as_ragged,
+    make_rows,
+    my_samples,
+    packed,
+    packed_sums,
+    whole_gradient,
+)
 
 import group_embedding as ge
 from group_embedding import exchange
 from group_embedding.lookups.lookup_table import Table
 from group_embedding.lookups.lookup_table import make_table as lookup_table
-from group_embedding.ranks.exchange.message_exchange import MessageExchange
-from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
 from group_embedding.training.compiled_step import CompiledStep
 
 v1 = tf.compat.v1
-NUM_SAMPLES, NUM_STEPS = 11, 3
+NUM_STEPS = 3
 KEYS = np.array([-5, 0, 3, 1 << 40, -(1 << 62), 77, 78, 79])
 # name: rows, dim, placement
 TABLES = {
@@ -112,38 +119,12 @@ def make_tables(suffix, placement=lambda word: word):
     return tables
 
 
-def make_rows(name, value, placement):
-    def create(shape, initializer):
-        return tf.Variable(initializer(shape, value.dtype), name=name)
-
-    return make_table(
-        value.shape, lambda shape, dtype: tf.constant(value, dtype), create, placement
-    )
-
-
-def my_samples():
-    """Uneven: of several ranks the last one has none."""
-    rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
-    last = [] if num_ranks == 1 else [8, *[NUM_SAMPLES] * (num_ranks - 1)]
-    cuts = [0, *(last or [NUM_SAMPLES])]
-    if num_ranks > 2:
-        cuts = [0, 8, NUM_SAMPLES, *[NUM_SAMPLES] * (num_ranks - 2)]
-    return slice(cuts[rank], cuts[rank + 1])
-
-
 def my_batch(weighted, step=0):
     ids, weights = whole_batch(weighted, step)
     part = my_samples()
     ragged = [as_ragged(of_feature[part], tf.int64) for of_feature in ids]
     given = [None if w is None else as_ragged(w[part], tf.float32) for w in weights]
     return ragged, given if weighted else None
-
-
-def as_ragged(rows, dtype):
-    return tf.RaggedTensor.from_row_lengths(
-        tf.constant([value for row in rows for value in row], dtype),
-        tf.constant([len(row) for row in rows], tf.int64),
-    )
 
 
 def look_up(tables, ids, weights):
@@ -191,23 +172,6 @@ def in_session(weighted):
         return session.run(results)
 
 
-def as_function(step):
-    return tf.function(step, reduce_retracing=True)
-
-
-@contextlib.contextmanager
-def packed_sums():
-    """Has sums go as one tensor, as by an exchange that sends nothing but tensors."""
-    by_messages = MessageExchange.exchange_rows
-    MessageExchange.exchange_rows = exchange.Exchange.exchange_rows
-    yield
-    MessageExchange.exchange_rows = by_messages
-
-
-def packed(step):
-    return as_function(step)
-
-
 def train(kind, weighted, make=as_function):
     tables = make_tables(f"{kind}_{weighted}_{make.__name__}")
     tables["keys"].step = tf.Variable(0, dtype=tf.int64)
@@ -248,11 +212,6 @@ def max_norm():
         loss = tf.reduce_sum(output**2)
     gradient = tf.convert_to_tensor(tape.gradient(loss, table))
     return {"output": output.numpy(), "gradient": whole_gradient(table, gradient)}
-
-
-def whole_gradient(table, gradient):
-    table.assign(gradient)
-    return gather_rows(table).numpy()
 
 
 def partial():

@@ -50,7 +50,8 @@ def test_all_ranks_have_the_placements_that_rank_0_chose(placed, one_host):
     first, *others = placed
 
     # Then all have those of rank 0, over the ranks of this host
-    assert set(first["placements"].values()) == {"replicated", "distributed:sums", "distributed"}
+    expected = {"replicated", "distributed", "distributed:sums", "columns:sums"}
+    assert set(first["placements"].values()) == expected
     for other in others:
         assert other["placements"] == first["placements"]
     assert f"over {len(placed)} ranks on 1 host" in first["text"]

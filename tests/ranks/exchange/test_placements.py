@@ -11,8 +11,11 @@ from group_embedding.ranks.sharding.sharded_table import gather_rows
 
 v1 = tf.compat.v1
 fc = tf.feature_column
-WORDS = ["distributed", "distributed:sums", "localized:1", "localized:1:sums", "replicated", "auto"]
-NUM_ROWS, DIM, BATCH_SIZE, NUM_STEPS = 3000, 4, 12, 5
+WORDS = [
+    *("distributed", "distributed:sums", "localized:1", "localized:1:sums"),
+    *("columns", "columns:sums", "replicated", "auto"),
+]
+NUM_ROWS, DIM, BATCH_SIZE, NUM_STEPS = 3000, 12, 12, 5
 
 
 def ids_of(step):
@@ -56,19 +59,20 @@ def _variable(weight):
 
 
 def train_columns(folder):
-    """Columns of a scope, one placed by itself, saved by a Saver: the checkpoint's path."""
+    """Columns of a scope, two placed by themselves, saved by a Saver: the checkpoint's path."""
     with tf.Graph().as_default(), v1.Session() as session:
         ids = v1.placeholder(tf.int64, [None, 2])
-        with ge.group_embedding_column_scope(placement={"b_embedding": "localized:1"}):
+        placement = {"b_embedding": "localized:1", "c_embedding": "columns"}
+        with ge.group_embedding_column_scope(placement=placement):
             columns = [
                 fc.embedding_column(
                     fc.categorical_column_with_identity(name, NUM_ROWS),
                     DIM,
                     initializer=v1.truncated_normal_initializer(seed=4),
                 )
-                for name in ("a", "b")
+                for name in ("a", "b", "c")
             ]
-        inputs = v1.feature_column.input_layer({"a": ids, "b": ids}, columns)
+        inputs = v1.feature_column.input_layer({"a": ids, "b": ids, "c": ids}, columns)
         loss = tf.reduce_mean(inputs**2)
         optimizer = ge.optimizers.wrap(v1.train.AdagradOptimizer(0.1))
         train_op = ge.DistributedOptimizer(optimizer).minimize(loss)
@@ -105,6 +109,7 @@ def test_rows_are_where_the_placement_says(ranks):
         mine = len(range(rank, NUM_ROWS, len(ranks)))
         assert held["distributed"] == (mine, DIM)
         assert held["localized_1"] == (NUM_ROWS if rank == 1 else 0, DIM)
+        assert held["columns"] == held["columns_sums"] == (NUM_ROWS, DIM // len(ranks))
         assert held["replicated"] == (NUM_ROWS, DIM)
 
 

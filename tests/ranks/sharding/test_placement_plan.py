@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from group_embedding.placement import check_placement, to_placement
+from group_embedding.placement import check_columns, check_placement, to_placement
 from group_embedding.ranks.sharding.placement_plan import TableLoad, plan_placements
 
 
@@ -69,6 +69,8 @@ def test_a_plan_is_a_table_for_people():
         ("distributed:sums", True, "hash", 0, True),
         ("localized:1", True, "one_rank", 1, False),
         ("localized:1:sums", False, "one_rank", 1, True),
+        ("columns", False, "columns", 0, False),
+        ("columns:sums", False, "columns", 0, True),
     ],
 )
 def test_a_word_says_where_rows_are_and_whether_owners_send_sums(word, keyed, kind, rank, sums):
@@ -96,6 +98,7 @@ def test_a_plan_leaves_tables_with_sums_where_they_are():
     [
         *["localized", "localized:-1", "localized:x", "hash", "", 3],
         *["replicated:sums", "auto:sums", ":sums", "distributed:sum", "localized:1:sums:sums"],
+        *["columns:1", "column", "columns:sum"],
     ],
 )
 def test_a_placement_that_is_none_is_refused(word):
@@ -108,3 +111,24 @@ def test_placements_that_cannot_be_are_refused():
         to_placement("table 'user'", "localized:2", 2, keyed=False)
     with pytest.raises(ValueError, match="another placement than 'replicated'"):
         to_placement("table 'user'", "replicated", 2, keyed=True)
+    with pytest.raises(ValueError, match="another placement than 'columns', as its rows are found"):
+        to_placement("table 'user'", "columns", 2, keyed=True)
+
+
+def test_each_rank_has_as_many_columns_of_all_rows():
+    placement = to_placement("a table", "columns", 3, keyed=False)
+
+    assert [placement.columns_of(12, rank, 3) for rank in range(3)] == [
+        slice(0, 4),
+        slice(4, 8),
+        slice(8, 12),
+    ]
+    assert placement.num_local_rows(7, 1, 3) == 7 and placement.local_row(5, 3) == 5
+    assert to_placement("a table", "distributed", 3, keyed=False).columns_of(12, 1, 3) == slice(12)
+    with pytest.raises(ValueError, match="expected a table whose rows have one owner each"):
+        placement.owner_of(5, 3)
+
+
+def test_columns_that_ranks_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="table 'user': expected a dim that 3 ranks divide.*got 8"):
+        check_columns("table 'user'", 8, 3)

@@ -50,7 +50,13 @@ def test_bytes_of_each_placement():
     assert (found.within_host, found.between_hosts) == (rows / 2, rows / 2 * 6 / 8)
     # all 200 ids go to both halves of the columns, and a sum of 32 columns comes back a sample
     found = traffic_of(table, job, "columns")
-    assert found.between_hosts == (200 * 12 * 2 + 50 * 2 * row) * 6 / 8
+    assert found.between_hosts == ((200 + 50) * 8 * 2 + 50 * 2 * row) * 6 / 8
+    # or the 100 go there, and the columns of a row come back
+    found = traffic_of(table, job, "column_rows")
+    assert found.between_hosts == 100 * (8 * 2 + 2 * row) * 6 / 8
+    # where all ranks have some, the ids go to eight
+    found = traffic_of(dataclasses.replace(table, column_parts=8), job, "columns")
+    assert found.between_hosts == ((200 + 50) * 8 * 8 + 50 * 2 * row) * 6 / 8
     # 4 ids have 8 (1 - (7/8)^4) different owners
     owners = 8 * (1 - (7 / 8) ** 4)
     found = traffic_of(table, job, "owner_sums")

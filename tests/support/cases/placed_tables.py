@@ -20,6 +20,7 @@ def features(weights=False):
         ge.FeatureConfig("bought", clicks, "mean"),
         ge.FeatureConfig("user", ge.TableConfig("users", None, 16)),
         ge.FeatureConfig("hot", ge.TableConfig("hot", 10_000, 16)),
+        ge.FeatureConfig("wide", ge.TableConfig("wide", 5000, 192), "mean"),
         ge.FeatureConfig("placed", ge.TableConfig("placed", 9000, 16, placement="localized:1")),
     ]
 
@@ -34,6 +35,7 @@ def batches(features, seed, number=2):
         "bought": lambda: random.integers(0, 1 << 40, [SAMPLES, 20]),
         "user": lambda: random.integers(0, 1 << 40, [SAMPLES, 1]),
         "hot": lambda: random.integers(0, 50, [SAMPLES, 30]),
+        "wide": lambda: random.integers(0, 5000, [SAMPLES, 30]),
         "placed": lambda: random.integers(0, 9000, [SAMPLES, 1]),
         "frozen": lambda: random.integers(0, 5000, [SAMPLES, 1]),
     }
