@@ -127,8 +127,8 @@ def update_tables(
         The ops, in a graph.
 
     Raises:
-        ValueError: a table is spread by columns, and the rule is of whole rows; or a table rounds its
-            slots, and the rule's may not be.
+        ValueError: a table is spread by columns, and the rule is of whole rows; or a table rounds
+            its slots, and the rule's may not be.
     """
     _check_slots(name, tables, spec)
     _refuse_parts_of_rows(name, tables, spec)
