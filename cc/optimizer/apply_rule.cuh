@@ -101,7 +101,7 @@ __device__ void ReadSlot(const RuleArgs& args, const void* slots, int64_t at,
   ReadColumns<__nv_bfloat16>(slots, at, values);
 }
 
-// Of slot k, of columns from `column` on of a row; `at`: of the first in the slot.
+// Writes slot k of a row, columns from `column` on; `at`: the place of the first in the slot.
 template <typename T, int kWidth>
 __device__ void WriteSlot(const RuleArgs& args, const RuleTable<T>& table, int k, void* slots,
                           int64_t row, int64_t column, int64_t at, float (&values)[kWidth]) {

@@ -137,14 +137,26 @@ class RowUpdater {
   void StoreSlot(int k, V values, int64_t at, int64_t row, int64_t column) const {
     if constexpr (std::is_same_v<S, BFloat16>) {
       if (rounds_slots_) {
-        const uint32_t key = KeyOfSlot(key_, k);
-        const int64_t drawn_by = table_.keys.Of(row);
-        values = ForEach(values, [&](float value, int64_t j) {
-          return RoundToBFloat16(value, RandomBits(key, drawn_by, column + j));
-        });
+        return StoreRounded(values, KeyOfSlot(key_, k), table_.keys.Of(row), column,
+                            SlotAt(k) + at);
       }
     }
     StoreAs(values, SlotAt(k) + at);
+  }
+
+  // To what RoundToBFloat16 and StoreAs store, in loops that the compiler vectorises.
+  template <typename V>
+  static void StoreRounded(V values, uint32_t key, int64_t drawn_by, int64_t column, BFloat16* to) {
+    constexpr int kSize = sizeof(V) / sizeof(float);
+    uint32_t bits[kSize], random[kSize];
+    std::memcpy(bits, &values, sizeof(bits));
+    for (int j = 0; j < kSize; ++j) random[j] = RandomBits(key, drawn_by, column + j);
+    for (int j = 0; j < kSize; ++j) {
+      const uint32_t magnitude = bits[j] & 0x7FFFFFFFu;
+      const uint32_t not_finite = magnitude > 0x7F800000u ? bits[j] | 0x400000u : bits[j];
+      bits[j] = magnitude < 0x7F800000u ? bits[j] + random[j] : not_finite;
+    }
+    for (int j = 0; j < kSize; ++j) to[j].bits = static_cast<uint16_t>(bits[j] >> 16);
   }
 
   template <typename V, typename From>

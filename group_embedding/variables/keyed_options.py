@@ -19,7 +19,7 @@ STORAGES = {
     ("dram", "disk"): "dram_ssdhash",
     ("hbm", "dram", "disk"): "hbm_dram_ssdhash",
 }
-# Of an optimizer's slots; also the words of the ops.
+# The types of an optimizer's slots; also the words of the ops.
 SLOT_DTYPES = ("float32", "bfloat16")
 # {what stays in the first tier: the word of the ops}
 CACHE_STRATEGIES = {"most_used": "lfu", "last_used": "lru"}
