@@ -291,7 +291,7 @@ def plot(path, about, rows):
     for other in map(json.loads, map(Path.read_text, map(Path, about["beside"]))):
         runs.append((other["about"], other["rows"]))
     ways = list(dict.fromkeys(row["way"] for _, rows in runs for row in rows))
-    colors = dict(zip(ways, plt.colormaps["tab20"].colors))
+    colors = dict(zip(ways, plt.colormaps["tab10" if len(ways) <= 10 else "tab20"].colors))
     figure, axes = plt.subplots(1, len(runs) + 1, figsize=(4.2 * len(runs) + 4.5, 4.5))
     for axis, (about, rows) in zip(axes, runs):
         for way in dict.fromkeys(row["way"] for row in rows):

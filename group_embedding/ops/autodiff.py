@@ -72,8 +72,8 @@ def end_with_function(op_type):
 
 
 def end_with_gradient(op):
-    """As `end_with_function`, for an op just made: in the gradient of a function TensorFlow gives
-    ops no order, and resolves none."""
+    """Declares that the graph at hand has not ended before an op of it has, if it is the gradient
+    of a function. TensorFlow gives the ops of such a graph no order, and resolves none."""
     graph = tf.compat.v1.get_default_graph()
     if not tf.executing_eagerly() and graph.experimental_acd_manager is None:
         _end_with_graph(op)

@@ -58,8 +58,16 @@ class IteratorSteps:
         return self._combine(outputs)
 
     def take_batches(self, optionals, most):
-        """As `take`, on batches that came out of an iterator: a list of at most so many, each a
-        `tf.experimental.Optional` in host memory."""
+        """Takes steps on batches that came out of an iterator.
+
+        Args:
+            optionals: a list of at most `most` batches, each a `tf.experimental.Optional` in host
+                memory.
+            most: how many steps other calls take.
+
+        Returns:
+            What `combine` makes of what the steps return.
+        """
         functions = self._functions_on(optionals[0].element_spec)
         self.function = functions.steps
         batches = tuple(tf.nest.flatten(optionals, expand_composites=True))
@@ -70,8 +78,9 @@ class IteratorSteps:
         return self._combine(outputs)
 
     def _take(self, functions, batches, asked):
-        """What calls of steps on handles of batches return: one call for all, if they are as many
-        as were asked for. A function of fewer steps would hardly be called again."""
+        """Returns a list of what calls of steps on handles of batches return. All batches are in
+        one call if they are as many as asked for: a function of fewer would hardly be called again.
+        """
         calls = [batches] if len(batches) == asked else [(batch,) for batch in batches]
         return [functions.steps(call) for call in calls]
 

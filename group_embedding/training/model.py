@@ -68,20 +68,22 @@ class _CompiledSteps:
         return self.predict_function
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.keras.Model.predict`."""
+        """Returns predictions, as `tf.keras.Model.predict` does."""
+        self.make_predict_function()
         if IS_KERAS_3 and isinstance(x, tf.data.Dataset) and self._takes_optionals(x):
-            # It takes batches out of the iterator itself: as one tensor each.
+            # Keras takes the batches out of the iterator: as one tensor each.
             x = x.map(lambda *batch: tf.experimental.Optional.from_value(_batch_of(batch)))
         return super().predict(x, *args, **kwargs)  # type: ignore[misc]
 
     def _takes_optionals(self, data):
         with self.distribute_strategy.scope():
             is_spread = tf.distribute.has_strategy()
-        return self._calls_functions() and not is_spread and _is_in_host_memory(data)
+        is_own = not isinstance(self.predict_function, _PredictFunction)
+        return not is_own and not is_spread and _is_in_host_memory(data)
 
     def _calls_functions(self):
-        """Whether steps are functions, and not one XLA program each, which the layer refuses in
-        Keras's own function."""
+        """Returns whether steps run in functions that are not one XLA program each. In those, which
+        Keras makes, the layer refuses to be compiled."""
         is_eager = self.run_eagerly or tf.config.functions_run_eagerly()
         return not is_eager and not self.jit_compile
 
@@ -181,7 +183,7 @@ def _without_optionals(batch):
 
 
 def _is_in_host_memory(data):
-    """Whether this is a dataset or its iterator, and no device has its batches."""
+    """Returns whether data is a dataset, or an iterator of one, with batches in host memory."""
     if isinstance(data, tf.data.Dataset):
         return "GPU" not in data._variant_tensor.device
     return isinstance(data, tf.data.Iterator) and "GPU" not in data._iterator_resource.device

@@ -56,7 +56,7 @@ class OfVariables:
 
 
 class OfLayer(OfVariables):
-    """The same of a `GroupEmbedding` layer, and a wrapped optimizer."""
+    """Tables of a `GroupEmbedding` layer, and a wrapped optimizer."""
 
     def make(self, optimizer):
         super().make(ge.optimizers.wrap(optimizer))
@@ -78,21 +78,25 @@ def train(trainer, first, last, decorate=tf.function):
     return [step(*batch).numpy() for batch in batches(first, last)]
 
 
-WAYS = {"function": tf.function, "compiled": ge.training.make_step, "eager": lambda step: step}
+DECORATORS = {
+    "function": tf.function,
+    "compiled": ge.training.make_step,
+    "eager": lambda step: step,
+}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", DECORATORS)
 @pytest.mark.parametrize("saved_by, restored_by", [(OfVariables, OfLayer), (OfLayer, OfVariables)])
 def test_checkpoints_of_variables_and_of_a_layer_are_alike(saved_by, restored_by, way, tmp_path):
     # Given a checkpoint of variables of a stock program, or of the tables of a layer, and slots
     expected = train(OfVariables(), 0, 2 * STEPS)
     saved = saved_by()
-    train(saved, 0, STEPS, WAYS[way] if saved_by is OfLayer else tf.function)
+    train(saved, 0, STEPS, DECORATORS[way] if saved_by is OfLayer else tf.function)
     path = saved.checkpoint().write(str(tmp_path / "tables"))
 
     # When the other one, which has trained on other batches, reads it
     restored = restored_by()
-    step = (WAYS[way] if restored_by is OfLayer else tf.function)(restored.step)
+    step = (DECORATORS[way] if restored_by is OfLayer else tf.function)(restored.step)
     for batch in batches(7, 9):
         step(*batch)
     restored.checkpoint().read(path).assert_existing_objects_matched()
@@ -121,7 +125,7 @@ def make_two_layers(kind):
 
 
 @pytest.mark.parametrize("kind", ["rows", "keys"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", DECORATORS)
 def test_layers_of_one_function_see_what_others_trained(kind, way):
     # Given two layers that share a table, each with one that is frozen
     one, other = make_two_layers(kind)
@@ -149,7 +153,7 @@ def test_layers_of_one_function_see_what_others_trained(kind, way):
         return loss
 
     train_one, train_other, train_both = map(
-        WAYS[way] if way == "compiled" else lambda step: step,
+        DECORATORS[way] if way == "compiled" else lambda step: step,
         (lambda: train(one), lambda: train(other), train_both),
     )
 

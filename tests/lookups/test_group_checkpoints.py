@@ -24,7 +24,7 @@ from group_embedding.keras_compat import IS_KERAS_3
 
 
 def saved_tables(group):
-    """What a checkpoint of TensorFlow has of a group: the tables by roles, and the slots."""
+    """A checkpoint of a group: its tables by their keys in TABLES, and its slots."""
     return tf.train.Checkpoint(optimizer=group.optimizer, **group.tables)
 
 

@@ -116,7 +116,7 @@ def in_runs_of_a_session(name):
         return results
 
 
-WAYS = [
+RUNNERS = [
     in_eager_code,
     in_a_function,
     in_functions_of_a_function,
@@ -128,7 +128,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", RUNNERS)
 def test_each_action_sees_what_those_before_it_did(way):
     # Given a group of plain and keyed tables of several dims, some of them frozen, and the numbers
     # that reads, writes, lookups and updates leave if each of them follows each other one

@@ -19,7 +19,7 @@ def two_models(steps_per_execution):
 
 
 def functions_of_steps(model, kind):
-    """What took steps by handles: one for each structure of batches."""
+    """The functions of handles that took steps, for each structure of batches."""
     return getattr(model, f"{kind}_function")._steps._functions
 
 

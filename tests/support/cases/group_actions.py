@@ -88,7 +88,7 @@ class Group:
 
 
 class Oracle:
-    """The same actions on the numbers of which all rows of a table consist."""
+    """The actions of a `Group` on one number for each table, which all its rows consist of."""
 
     def __init__(self):
         self.values, self.velocities = dict(START), dict.fromkeys(START, 0.0)
