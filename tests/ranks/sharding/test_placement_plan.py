@@ -124,7 +124,9 @@ def test_each_rank_has_as_many_columns_of_all_rows():
         slice(8, 12),
     ]
     assert placement.num_local_rows(7, 1, 3) == 7 and placement.local_row(5, 3) == 5
-    assert to_placement("a table", "distributed", 3, keyed=False).columns_of(12, 1, 3) == slice(12)
+    assert to_placement("a table", "distributed", 3, keyed=False).columns_of(12, 1, 3) == slice(
+        0, 12
+    )
     with pytest.raises(ValueError, match="expected a table whose rows have one owner each"):
         placement.owner_of(5, 3)
 
