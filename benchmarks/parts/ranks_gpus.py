@@ -219,8 +219,8 @@ def add_peer(path, about, rows):
     for row in rows:
         for of_peer in peer["rows"]:
             if all(of_peer[key] == row[key] for key in ("workload", "alpha", "GPUs")):
-                row[f"TorchRec ms, {of_peer['way']}"] = of_peer["ms"]
-                row[f"TorchRec, {of_peer['way']}"] = round(of_peer["ms"] / row["step ms"], 2)
+                row[f"TorchRec ms, {of_peer['sharding']}"] = of_peer["ms"]
+                row[f"TorchRec, {of_peer['sharding']}"] = round(of_peer["ms"] / row["step ms"], 2)
 
 
 def measure_all(folder, counts, workloads, chosen, profile):

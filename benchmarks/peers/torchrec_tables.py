@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from workloads import ALPHAS, COLLECTIVE, WORKLOADS, ids_from_uniform
 
 NUM_SETS, STEPS, ROUNDS = 3, 9, 5
-WAYS = {"row-wise": ["row_wise"], "planner": None}  # of placing tables: kinds that are allowed
+SHARDINGS = {"row-wise": ["row_wise"], "planner": None}  # of placing tables: kinds that are allowed
 MEMORY = 75 << 30  # bytes of a GPU that the planner may use
 
 
@@ -131,14 +131,20 @@ def run_rank(rank, num_ranks, meeting, cases, rows):
         device_id=torch.device("cuda", rank),
     )
     torch.manual_seed(100 + rank)
-    ways = WAYS if num_ranks > 1 else {"one GPU": None}
+    shardings = SHARDINGS if num_ranks > 1 else {"one GPU": None}
     for name, alpha in cases:
-        for way, kinds in ways.items():
+        for sharding, kinds in shardings.items():
             ms = measure(WORKLOADS[name], alpha, num_ranks, kinds)
             torch.cuda.empty_cache()
             if rank == 0:
                 rows.append(
-                    {"workload": name, "alpha": alpha, "GPUs": num_ranks, "way": way, "ms": ms}
+                    {
+                        "workload": name,
+                        "alpha": alpha,
+                        "GPUs": num_ranks,
+                        "sharding": sharding,
+                        "ms": ms,
+                    }
                 )
                 print(rows[-1], flush=True)
     dist.destroy_process_group()
