@@ -89,9 +89,9 @@ typedef struct GeResponse GeResponse;
  *   "quantize": "int8", "fp8" or "bfloat16": the storage of rows. Default: as trained.
  *   "threads": threads of an op; default: one per core.
  *   "inter_op_threads": threads for ops side by side. Default: 0, the calling thread runs all ops
- * of its request, one by one, and they share the threads of an op; on a GPU, one per core.
- *   "state": a file that holds the applied deltas' folders; if it names deltas of this base, they
- * are applied before the function returns. Default: none.
+ * of its request, one by one; they share the threads of an op. "state": a file that holds the
+ * applied deltas' folders; if it names deltas of this base, they are applied before the function
+ * returns. Default: none.
  *   "devices": ["CPU"], the default, or ["GPU:0"]: lookups and the dense part run on that GPU, keys
  *      are found on the host.
  *   "tiers": where rows of keyed tables are, "memory=16GB,rocksdb=/var/rows", and what a request

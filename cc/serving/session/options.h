@@ -17,12 +17,10 @@ struct ServingOptions {
   std::vector<std::string> tags = {"serve"};
   std::optional<int64_t> version;
   std::optional<RowFormat> quantize;
-  int32_t threads = 0;  // of one op; 0: one per core
-  // For ops side by side; 0: a request's own thread runs them all, or, of a model on a GPU, one
-  // thread per core.
-  int32_t inter_op_threads = 0;
-  int32_t gpu = -1;   // that lookups and the dense part run on; -1: the CPU
-  std::string state;  // file; empty: none
+  int32_t threads = 0;           // of one op; 0: one per core
+  int32_t inter_op_threads = 0;  // for ops side by side; 0: a request's own thread runs them all
+  int32_t gpu = -1;              // that lookups and the dense part run on; -1: the CPU
+  std::string state;             // file; empty: none
   TierOptions tiers;
 };
 

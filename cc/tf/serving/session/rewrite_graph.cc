@@ -100,7 +100,8 @@ absl::Status RewriteGraph(int64_t model, int slot, bool gpu,
                           MetaGraphDef* meta, std::vector<ServedVariable>* variables,
                           std::vector<StateNodes>* others, std::set<std::string>* unread) {
   Prune(meta);
-  *unread = ReadIdsFromRequests(meta);
+  // Behind a copy from a GPU ops go on in a thread of TensorFlow's, which has no request.
+  if (!gpu) *unread = ReadIdsFromRequests(meta);
   GraphDef* graph = meta->mutable_graph_def();
   const GraphWalk walk(graph);
   if (!walk.error().empty()) return absl::InvalidArgumentError("saved_model.pb: " + walk.error());

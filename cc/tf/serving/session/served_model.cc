@@ -1,7 +1,6 @@
 #include "tf/serving/session/served_model.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "tensorflow/core/framework/tensor_util.h"
@@ -29,13 +28,6 @@ std::string NameOf(const std::string& path) {
   const size_t slash = path.rfind('/', end);
   return path.substr(slash == path.npos ? 0 : slash + 1,
                      slash == path.npos ? end + 1 : end - slash);
-}
-
-// Copies from and to a GPU end on threads of TensorFlow's. Without threads of its own a request
-// went on there, where ops do not find it.
-int InterOpThreads(const ServingOptions& options) {
-  if (options.inter_op_threads > 0 || options.gpu < 0) return options.inter_op_threads;
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 // A folder's name, if it is a number.
@@ -143,7 +135,9 @@ absl::Status ServedModel::MakeSession(int slot, const MetaGraphDef& meta) {
   if (options_.threads > 0) {
     config.set_intra_op_parallelism_threads(options_.threads);
   }
-  config.set_inter_op_parallelism_threads(InterOpThreads(options_));
+  if (options_.inter_op_threads > 0) {
+    config.set_inter_op_parallelism_threads(options_.inter_op_threads);
+  }
   if (options_.gpu < 0) {
     (*config.mutable_device_count())["GPU"] = 0;
   } else {
