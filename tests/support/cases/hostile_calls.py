@@ -296,6 +296,9 @@ def _exchange():
     lib.mark_call(tensor=tf.ones([2]), begins=True, key="gradients", description="of item")
     lib.mark_call(tensor=tf.ones([2]), begins=False, key="gradients", description="of item")
     lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
+    joined = lib.join_columns(parts=[tf.ones([4, 3]), tf.ones([2, 1])], num_ranks=2)
+    ascending = [tf.constant([0, 1], tf.int64), tf.constant([0], tf.int64)]
+    lib.split_columns(joined.rows, ascending, joined.num_rows, num_ranks=2)
     wire = [tf.float32, tf.float16]
     rows = [tf.ones([count, dim]) for count, dim in zip(counts.numpy().ravel().tolist(), (3, 4))]
     for indices in ([], [[0], [0]]):
