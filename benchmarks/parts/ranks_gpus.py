@@ -211,11 +211,9 @@ def row_of(transport, num_ranks, workload, alpha, ranks, one_gpu, link):
     }
 
 
-def add_peer(path, about, rows):
+def add_peer(peer, rows):
     """Adds TorchRec's steps to rows of its workload, ids and number of GPUs, each with how many
-    times as long they take, and says what it ran on."""
-    peer = json.loads(Path(path).read_text())
-    about["peer"] = peer["about"]
+    times as long they take."""
     for row in rows:
         for of_peer in peer["rows"]:
             if all(of_peer[key] == row[key] for key in ("workload", "alpha", "GPUs")):
@@ -306,6 +304,9 @@ def run(options):
     import torch
 
     about, rows = Gpu(torch).about(), []
+    peer = json.loads(Path(options.peer).read_text()) if options.peer else {"rows": []}
+    if options.peer:
+        about["peer"] = peer["about"]
     workloads = [
         (workload_of(name, dim), alpha)
         for name in options.workloads
@@ -316,7 +317,6 @@ def run(options):
     for rows in measure_all(
         options.core, options.ranks, cases, options.transports, options.profile
     ):
-        if options.peer:
-            add_peer(options.peer, about, rows)
+        add_peer(peer, rows)
         write_results(options, about, rows, plot)  # kept if a later case fails
     return about, rows
