@@ -12,6 +12,8 @@ import tensorflow as tf
 
 # Those whose update of a number depends on the other numbers of its row.
 ROW_RULES = frozenset({"rowwise_adagrad", "rowwise_adam", "group_ftrl", "lamb"})
+# Those whose slots may be rounded to bfloat16. The others keep counts, or what must not drift.
+SMALL_SLOT_RULES = frozenset({"adagrad", "rowwise_adagrad", "adam", "rowwise_adam"})
 
 
 class RuleSpec(NamedTuple):

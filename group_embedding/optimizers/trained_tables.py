@@ -20,7 +20,7 @@ from group_embedding.ops.group_update import (
 )
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
-from group_embedding.optimizers.rules import ROW_RULES
+from group_embedding.optimizers.rules import ROW_RULES, SMALL_SLOT_RULES
 from group_embedding.ranks.sharding.replica_tables import check_trained, parts_of
 from group_embedding.ranks.sharding.sharded_table import exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
@@ -157,16 +157,11 @@ def update_tables(
         return ops + count_step(keyed, step)
 
 
-# Rules whose slots may be rounded to bfloat16: SmallSlotRules of cc/optimizer/update.h. The others
-# keep counts, or what must not drift.
-_SMALL_SLOT_RULES = ("adagrad", "rowwise_adagrad", "adam", "rowwise_adam")
-
-
 def _check_slots(name, tables, spec):
     """Refuses tables whose slots are to be rounded, of rules whose slots may not be. (A maximum of
     rounded moments, AMSGrad's, would be that of their errors.)"""
     has_maximum = spec.rule == "adam" and spec.slots[2] is not None
-    if not any(spec.slots) or (spec.rule in _SMALL_SLOT_RULES and not has_maximum):
+    if not any(spec.slots) or (spec.rule in SMALL_SLOT_RULES and not has_maximum):
         return
     for table in filter(_rounds_slots, tables):
         raise ValueError(

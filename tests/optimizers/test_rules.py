@@ -13,7 +13,7 @@ from support.cases import optimizer_cases as cases
 from support.session.tiers import by_day
 
 import group_embedding as ge
-from group_embedding.optimizers.rules import ROW_RULES
+from group_embedding.optimizers.rules import ROW_RULES, SMALL_SLOT_RULES
 
 STEPS = 100
 v1, keras = tf.compat.v1.train, tf.keras.optimizers
@@ -201,3 +201,16 @@ def test_rules_of_whole_rows_are_those_that_add_up_a_row():
 
     found = {name[1] for name, part in structs.items() if name and "kNeedsRow = true" in part}
     assert found == ROW_RULES
+
+
+def test_rules_whose_slots_may_be_small_are_those_of_the_kernels():
+    # Given the list of structs in C++, and the name of each
+    folder = Path(__file__).parents[2] / "cc" / "optimizer"
+    listed = re.search(r"SmallSlotRules = RuleList<(.*?)>", (folder / "update.h").read_text())[1]
+    rules = (folder / "rules.h").read_text()
+    # When they are put together, Then Python takes the same
+    names = {
+        re.search(rf'struct {struct}\b.*?kName\[\] = "(\w+)"', rules, re.S)[1]
+        for struct in listed.split(", ")
+    }
+    assert names == SMALL_SLOT_RULES
