@@ -73,7 +73,7 @@ def make_layers(model):
 
 
 def codecs_of(precision):
-    """What rows and gradients are encoded by for their way between GPUs; None: float32."""
+    """Codecs of rows and gradients for their way between GPUs; None: they keep float32."""
     from torchrec.distributed import fbgemm_qcomm_codec as codec
 
     if precision == "float32":
