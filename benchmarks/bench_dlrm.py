@@ -1,34 +1,36 @@
-"""A whole DLRM step on a GPU, and where its time goes: embeddings, dense layers, everything else.
+"""A whole step of a DLRM or a DCNv2, and where its time goes: embeddings, dense layers, the rest.
 
-    python benchmarks/bench_dlrm.py [--batch 65536 ...] [--precision float32 ...]
-                                    [--rows 1000000] [--json FILE] [--plot FILE.png]
+    python benchmarks/bench_dlrm.py [--model dcnv2] [--batch 65536 ...] [--precision float32 ...]
+                                    [--ranks 1 2] [--rows 1000000] [--json FILE] [--plot FILE.png]
 
-Launched by `horovodrun -np N`, on N GPUs, over which the tables are sharded; the batch is then each
-rank's. Ranks with a GPU each write rows into each other's memory (peer_memory); `--through nccl`
-has NCCL send them, `--through horovod` Horovod's alltoall, to compare.
+With `--ranks` it starts that many processes, for each number given, on as many GPUs, over which the
+tables are sharded; the batch is each rank's. (So it is where `horovodrun -np N` launches this.) A
+step of several ranks is then shown beside that of one: `scaling` is the time of one rank's step by
+theirs. Ranks with a GPU each write rows into each other's memory (peer_memory); `--through nccl`
+has NCCL send them, `--through horovod` Horovod's alltoall, to compare. HOROVOD_CYCLE_TIME says how
+many milliseconds dense gradients wait at most for Horovod to average them.
 
 With `--precision bfloat16`, or `float16` and a LossScaleOptimizer, layers compute in 16 bits, and
 rows and their gradients travel in them; variables, and what is looked up, have 32.
 
 With `--compiled` the step is measured a second time: ids packed by `ge.route_ids`, as a dataset
-packs them, and all dense ops one XLA program (`ge.training.make_step`); and so is the step of the
-tables alone. Both are measured once more with `--steps-per-call` steps in one function, one call of
-which makes them all. `--peer FILE` shows the best step of PyTorch and FBGEMM beside it, from the
-figures of peers/dlrm_torch.py on the same machine.
+packs them, and all dense ops one XLA program (`ge.training.make_step`), over ranks two; and so is
+the step of the tables alone. Both are measured once more with `--steps-per-call` steps in one
+function, one call of which makes them all. `--peer FILE` shows the best step of PyTorch beside it,
+from the figures of peers/dlrm_torch.py or, over GPUs, peers/dlrm_torchrec.py on the same machine.
 
 With `--keyed` tables are EmbeddingVariables, in the GPU's memory where there is one (HBM), in place
 of variables: the same command without it has the same ids as row numbers. Each id is then a key of
-64 bits. All `--rows` keys of each table are inserted before anything is timed, so that tables are
-as large as the variables, and no step makes a row.
+64 bits. All keys of each table are inserted before anything is timed, so that tables are as large
+as the variables, and no step makes a row.
 
-26 features of one id each, dim 128, bottom MLP 13-512-256-128, dot interaction, top MLP
-1024-1024-512-256-1, Adagrad wrapped by `ge.optimizers.wrap`, ids and labels in GPU memory as
-`prefetch_to_device` leaves them. XLA compiles the dense layers; the 27 vectors that interact are
-filled up to 32 with zeros, without which a GPU's matrix products are slower. Steps run in a row, as
-`fit` makes them; of the tables alone, too: lookup, gradient and update, without a dense layer. On
-one GPU TensorFlow's profiler then records some of them; kernels of this library and its sort count
-as embeddings, all other kernels as dense layers, and what no kernel covers (idle time, copies) as
-outside.
+26 tables of dim 128 (parts/dlrm_models.py has the layers), Adagrad wrapped by `ge.optimizers.wrap`,
+ids and labels in GPU memory as `prefetch_to_device` leaves them. XLA compiles the dense layers; a
+DLRM's 27 vectors are filled up to 32 with zeros, without which a GPU's matrix products are slower.
+Steps run in a row, as `fit` makes them; of the tables alone, too: lookup, gradient and update,
+without a dense layer. On one GPU TensorFlow's profiler then records some of them; kernels of this
+library and its sort count as embeddings, all other kernels as dense layers, and what no kernel
+covers (idle time, copies) as outside.
 
 To look at a trace: run with --trace FOLDER, then `tensorboard --logdir FOLDER` (Profile, Trace
 Viewer); or `nsys profile -t cuda,nvtx python benchmarks/bench_dlrm.py`, in which the stages
@@ -39,6 +41,7 @@ import argparse
 import functools
 import gc
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -48,29 +51,31 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import numpy as np
 import report
 import tensorflow as tf
-from parts.dlrm_pictures import add_peer, plot
+from parts.dlrm_models import DIM, MODELS, NUM_DENSE, draw_ids, insert_all, make_tables
+from parts.dlrm_pictures import add_peer, add_scaling, plot
 from tensorflow_ranks import (
     TRANSPORTS,
     device_name,
-    make_spread_table,
     median_ms,
+    run_on_ranks,
     start_ranks,
     step_ms,
     transport_of,
+    write_of_rank,
 )
 
 import group_embedding as ge
 
-NUM_FEATURES, NUM_DENSE, DIM = 26, 13, 128
-NUM_VECTORS = 32  # that interact: of the features, of the dense inputs, and of zeros
 PRECISIONS = ("float32", "bfloat16", "float16")
 EMBEDDING_KERNELS = ("group_embedding", "cub::")  # this library's, and those of its sort
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", choices=list(MODELS), default="dlrm")
     parser.add_argument("--batch", type=int, nargs="+", default=[65536])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
+    parser.add_argument("--rows", type=int, default=None, help="of each table, at most")
+    parser.add_argument("--ranks", type=int, nargs="+", default=None, help="processes to start")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--keyed", action="store_true", help="tables whose rows are found by key")
     parser.add_argument(
@@ -87,104 +92,16 @@ def parse_arguments():
     parser.add_argument(
         "--steps-per-call", type=int, default=10, help="compiled steps in one function"
     )
-    parser.add_argument("--peer", default=None, help="figures of peers/dlrm_torch.py --json")
+    parser.add_argument("--peer", default=None, help="figures of the peer's --json")
     parser.add_argument("--through", choices=TRANSPORTS, default="peer_memory")
     parser.add_argument("--trace", default=None, help="folder that keeps the profile")
     parser.add_argument("--json", default=None)
     parser.add_argument("--plot", default=None)
-    return parser.parse_args()
-
-
-class Dlrm(tf.Module):
-    """Tables and layers as plain variables, so that the step has nothing but the model in it.
-
-    Variables have 32 bits. What layers are given, and their kernels, are cast to `precision`."""
-
-    def __init__(self, tables, precision):
-        super().__init__()
-        self.tables, self.precision = tables, precision
-        self.bottom = _mlp([NUM_DENSE, 512, 256, DIM])
-        self.top = _mlp([NUM_VECTORS**2 + DIM, 1024, 1024, 512, 256, 1])
-        self._compute_bottom = tf.function(self._bottom_of, jit_compile=True)
-        self._compute_top = tf.function(self._top_of, jit_compile=True)
-
-    @property
-    def variables_(self):
-        return self.tables + [v for layer in self.bottom + self.top for v in layer]
-
-    def embed(self, ids):
-        return ge.group_embedding_lookup_sparse(self.tables, ids, "sum", concat=True)
-
-    def route(self, ids):
-        return ge.route_ids(self.tables, ids, "sum")
-
-    def __call__(self, dense, ids):
-        return self._compute_top(self._compute_bottom(dense), self.embed(ids))
-
-    def uncompiled(self, dense, ids):
-        """Computes the logits as `__call__` does, for a step that is compiled as a whole."""
-        return self._top_of(self._bottom_of(dense), self.embed(ids))
-
-    def _bottom_of(self, dense):
-        return _run(self.bottom, tf.cast(dense, self.precision), last=tf.nn.relu)
-
-    def _top_of(self, bottom, looked_up):
-        vectors = tf.concat([bottom, tf.cast(looked_up, self.precision)], 1)
-        vectors = tf.pad(vectors, [[0, 0], [0, NUM_VECTORS * DIM - vectors.shape[1]]])
-        vectors = tf.reshape(vectors, [-1, NUM_VECTORS, DIM])
-        dots = tf.matmul(vectors, vectors, transpose_b=True)
-        flat = tf.reshape(dots, [-1, NUM_VECTORS**2])
-        logits = _run(self.top, tf.concat([bottom, flat], 1), last=tf.identity)
-        return tf.cast(logits, tf.float32)
-
-
-def make_tables(arguments):
-    names = [f"table_{t}" for t in range(NUM_FEATURES)]
-    if arguments.keyed:
-        return [_keyed_table(name) for name in names]
-    return [make_spread_table(arguments.rows, DIM, name) for name in names]
-
-
-def _keyed_table(name):
-    on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    storage = ge.StorageOption(ge.StorageType.HBM if on_gpu else ge.StorageType.DRAM)
-    return ge.get_embedding_variable(
-        name,
-        DIM,
-        initializer=tf.random_uniform_initializer(-0.01, 0.01),
-        ev_option=ge.EmbeddingVariableOption(storage_option=storage),
-    )
-
-
-def keys_of(ids):
-    """A key for each id, anywhere in 64 bits, and no two the same."""
-    return (ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
-
-
-def insert_all(tables, rows):
-    """Gives the keys of that many ids rows in each table; over ranks, on each key's owner."""
-    values = np.random.default_rng(0).uniform(-0.01, 0.01, (1 << 16, DIM)).astype(np.float32)
-    for table in tables:
-        for begin in range(0, rows, len(values)):
-            keys = keys_of(np.arange(begin, min(begin + len(values), rows)))
-            table.insert(keys, values[: len(keys)])
-
-
-def _mlp(sizes):
-    return [
-        (
-            tf.Variable(tf.random.normal([inputs, outputs], stddev=(2 / inputs) ** 0.5)),
-            tf.Variable(tf.zeros([outputs])),
-        )
-        for inputs, outputs in zip(sizes, sizes[1:])
-    ]
-
-
-def _run(layers, x, last):
-    for i, (kernel, bias) in enumerate(layers):
-        x = tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype))
-        x = tf.nn.relu(x) if i < len(layers) - 1 else last(x)
-    return x
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rows is None:
+        arguments.rows = MODELS[arguments.model].MOST_ROWS
+    return arguments
 
 
 def make_optimizer(precision):
@@ -207,20 +124,13 @@ def make_steps(arguments, tables, batch, precision, optimizer):
     alone; and both of them compiled, on packed ids. Those that take several steps a call are in a
     dict of their own."""
     generator = np.random.default_rng(ge.exchange.current().rank)
-    rows = np.stack([np.arange(batch), np.zeros(batch)], 1).astype(np.int64)
-    drawn = [generator.integers(0, arguments.rows, batch) for _ in range(NUM_FEATURES)]
-    ids = [
-        tf.SparseTensor(
-            tf.identity(tf.constant(rows)),
-            tf.identity(tf.constant(keys_of(of_table) if arguments.keyed else of_table)),
-            tf.constant([batch, 1], tf.int64),
-        )
-        for of_table in drawn
-    ]
+    made, keyed = MODELS[arguments.model], arguments.keyed
+    rows_of_tables = made.rows_of_tables(arguments.rows)
+    ids = draw_ids(generator, rows_of_tables, made.HOTNESS, batch, keyed)
     dense = tf.constant(generator.standard_normal((batch, NUM_DENSE), np.float32))
     labels = tf.constant(generator.integers(0, 2, (batch, 1)).astype(np.float32))
-    model = Dlrm(tables, precision)
-    cotangent = tf.constant(generator.standard_normal((batch, NUM_FEATURES * DIM), np.float32))
+    model = made(tables, precision)
+    cotangent = tf.constant(generator.standard_normal((batch, len(tables) * DIM), np.float32))
 
     def loss_of(logits):
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
@@ -245,8 +155,8 @@ def make_steps(arguments, tables, batch, precision, optimizer):
         steps["compiled_tables_step_ms"] = _training(
             of_tables, lambda: model.embed(packed), model.tables, cotangent, function=make_step
         )
-    if arguments.keyed:
-        insert_all(model.tables, arguments.rows)
+    if keyed:
+        insert_all(model.tables, rows_of_tables)
     in_a_row = {
         name.replace("compiled_", "several_"): _in_a_row(step, arguments.steps_per_call)
         for name, step in steps.items()
@@ -337,14 +247,16 @@ def measure(arguments, tables, batch, precision):
         times[name] = round(median_ms(several, arguments.steps) / arguments.steps_per_call, 4)
     row = {
         "batch": batch,
+        "model": arguments.model,
         "rows": arguments.rows,
         "keyed": arguments.keyed,
         "precision": precision,
+        "ranks": current.num_ranks,
         **times,
         "loss_scale": loss_scale_of(optimizer),
     }
     if current.num_ranks > 1:
-        row |= {"ranks": current.num_ranks, "through": transport_of(arguments.through)}
+        row["through"] = transport_of(arguments.through)
     step = steps.get("step_ms")
     if step is None:
         return row
@@ -354,20 +266,43 @@ def measure(arguments, tables, batch, precision):
     return row
 
 
-def main():
-    arguments = parse_arguments()
+def measure_all(arguments):
+    """The rows of all batches and precisions, as one rank of a job, and what they ran on."""
     start_ranks(arguments.through)
     about = report.machine() | {"tensorflow": tf.__version__}
     if device_name():
         about["device"] = device_name()
-    tables, rows = make_tables(arguments), []
+    of_tables = MODELS[arguments.model].rows_of_tables(arguments.rows)
+    tables, rows = make_tables(of_tables, arguments.keyed), []
     for batch in arguments.batch:
         for precision in arguments.precision:
             rows.append(measure(arguments, tables, batch, precision))
             gc.collect()  # slots
             if ge.exchange.current().rank == 0:
                 print(rows[-1], flush=True)
-    if ge.exchange.current().rank > 0:
+    return about, rows
+
+
+def measure_jobs(arguments):
+    """Starts a job for each number of ranks; returns their rows, with how steps scale."""
+    rows = []
+    for num_ranks in arguments.ranks:
+        ranks = run_on_ranks(num_ranks, [*sys.argv, "--measure"])
+        about, of_job = ranks[0]
+        rows += of_job
+    add_scaling(rows)
+    return about, rows
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.ranks and not arguments.measure:
+        about, rows = measure_jobs(arguments)
+    else:
+        about, rows = measure_all(arguments)
+    if arguments.measure:
+        write_of_rank(arguments.measure, (about, rows))
+    if arguments.measure or ge.exchange.current().rank > 0:
         return
     if arguments.peer:
         add_peer(arguments.peer, about, rows)

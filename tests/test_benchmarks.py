@@ -13,8 +13,6 @@ import pytest
 from hosts.bed import why_not as bed_of_hosts_is_missing
 from support.session.tiers import by_day
 
-from group_embedding.testing import launch, stop
-
 ROOT = Path(__file__).resolve().parents[1]
 HAS_HOROVOD = importlib.util.find_spec("horovod") is not None
 COMMANDS = [
@@ -22,6 +20,7 @@ COMMANDS = [
     "bench_data --rows 4000 --batch 64 --seconds 0.05 --turns 1",
     "bench_dlrm --batch 64 --rows 100 --steps 10 --compiled",
     "bench_dlrm --batch 64 --rows 100 --steps 10 --keyed",
+    "bench_dlrm --model dcnv2 --batch 4 --rows 100 --steps 10",
     "bench_dlrm --batch 8 16 --rows 100 --steps 10 --precision bfloat16 float16",
     "bench_fbgemm cpu --repeats 1 --shapes 2x8x5x4x50 3x4x1x8x20",
     "bench_fbgemm train --cpu --workloads onehot26 --alphas 0 --rules sgd adam",
@@ -51,7 +50,7 @@ if importlib.util.find_spec("redis"):
     COMMANDS.append(
         "bench_serving --only publish --targets redis --rows 2000 --changed 90 --publishes 2"
     )
-BY_DAY = [COMMANDS[5], COMMANDS[8]]
+BY_DAY = [COMMANDS[6], COMMANDS[9]]
 
 
 def test_there_are_twelve_programs_and_pages_quote_each_part():
@@ -154,24 +153,36 @@ def test_serving_is_measured(tmp_path):
 
 
 def test_a_dlrm_is_shown_beside_its_peer(tmp_path, monkeypatch):
-    # Given rows of two batches, and a peer's figures of one of them
+    # Given rows of two batches on one rank and on two, and a peer's figures of some of them
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import bench_dlrm
 
-    row = {"precision": "float32", "step_ms": 3.0, "compiled_step_ms": 1.0}
-    rows = [{"batch": batch, **row} for batch in (64, 128)]
-    peer = {"batch": 128, "precision": "float32", "best_ms": 2.0}
-    (tmp_path / "peer.json").write_text(json.dumps({"about": {"torch": "2"}, "rows": [peer]}))
+    row = {"model": "dlrm", "precision": "float32"}
+    times = {1: {"step_ms": 3.0, "compiled_step_ms": 1.0}, 2: {"compiled_step_ms": 1.25}}
+    rows = [
+        {"batch": batch, "ranks": ranks, **row, **times[ranks]}
+        for ranks in (1, 2)
+        for batch in (64, 128)
+    ]
+    peers = [
+        {"batch": 128, "precision": "float32", "best_ms": 2.0},
+        {"batch": 128, "ranks": 2, "best_ms": 4.0, **row},
+        {"batch": 64, "ranks": 2, "best_ms": 5.0, **row, "model": "dcnv2"},
+    ]
+    (tmp_path / "peer.json").write_text(json.dumps({"about": {"torch": "2"}, "rows": peers}))
     about = {"cpu": "a CPU", "date": "2026-01-01"}
 
     # When they are joined and drawn
+    bench_dlrm.add_scaling(rows)
     bench_dlrm.add_peer(tmp_path / "peer.json", about, rows)
     bench_dlrm.plot(tmp_path / "both.png", about, rows)
 
-    # Then the peer's best stands beside the same batch
-    assert [row["peer_ms"] for row in rows] == [None, 2.0]
+    # Then the peer's best stands beside the same model, batch and ranks
+    assert [row["peer_ms"] for row in rows] == [None, 2.0, None, 4.0]
     assert about["peer"] == {"torch": "2"}
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+    # And two ranks' steps beside one's
+    assert [row.get("compiled_scaling") for row in rows] == [None, None, 0.8, 0.8]
 
 
 @pytest.mark.soak
@@ -181,17 +192,17 @@ def test_tables_over_ranks_are_timed(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "bench_dlrm.py"), "--keyed"]
     options = f"--batch 64 --rows 100 --steps 10 --json {tmp_path}/figures.json".split()
     options += ["--precision", "float32", "bfloat16"]
-    # When two ranks run it
-    with open(tmp_path / "printed", "w") as printed:
-        job = launch([*command, *options], 2, printed)
-        stop(job, grace=180)
+    # When one rank and two run it
+    command += [*options, "--ranks", "1", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     # Then the figures are of both
-    assert job.returncode == 0, (tmp_path / "printed").read_text()[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
-    assert [row["precision"] for row in rows] == ["float32", "bfloat16"]
+    assert [row["ranks"] for row in rows] == [1, 1, 2, 2]
+    assert [row["precision"] for row in rows] == ["float32", "bfloat16"] * 2
     for row in rows:
-        assert row["ranks"] == 2 and row["keyed"]
-        assert row["step_ms"] > 0 and row["tables_step_ms"] > 0
+        assert row["keyed"] and row["step_ms"] > 0 and row["tables_step_ms"] > 0
+        assert ("scaling" in row) == (row["ranks"] == 2)
 
 
 class OneCase:

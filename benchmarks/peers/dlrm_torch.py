@@ -43,16 +43,19 @@ def make_tables(rows):
     return tables
 
 
-def make_dense_layers():
+def perceptron(sizes, ends_in_relu):
     import torch
 
-    def perceptron(sizes, ends_in_relu):
-        layers = []
-        for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
-            layers.append(torch.nn.Linear(inputs, outputs))
-            if ends_in_relu or i < len(sizes) - 2:
-                layers.append(torch.nn.ReLU())
-        return torch.nn.Sequential(*layers)
+    layers = []
+    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
+        layers.append(torch.nn.Linear(inputs, outputs))
+        if ends_in_relu or i < len(sizes) - 2:
+            layers.append(torch.nn.ReLU())
+    return torch.nn.Sequential(*layers)
+
+
+def make_dense_layers():
+    import torch
 
     class DenseLayers(torch.nn.Module):
         def __init__(self):

@@ -63,8 +63,14 @@ def draw_ids(workload, alpha):
     )
 
 
-def make_tables(workload, num_ranks, kinds):
-    """The tables of a workload as one sharded module, whose backward pass updates them."""
+def make_tables(workload, num_ranks, kinds, optimizer=None, codecs=None):
+    """The tables of a workload as one sharded module, whose backward pass updates them.
+
+    Args:
+        kinds: of placing tables that the planner may choose; None: all.
+        optimizer: (class, options); None: row-wise Adagrad.
+        codecs: that rows and gradients travel by; None: in their own type.
+    """
     import torchrec
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -81,14 +87,15 @@ def make_tables(workload, num_ranks, kinds):
             for i, (rows, dim) in enumerate(zip(workload.rows, workload.dims))
         ],
     )
-    apply_optimizer_in_backward(torchrec.optim.RowWiseAdagrad, tables.parameters(), {"lr": 0.01})
+    kind, options = optimizer or (torchrec.optim.RowWiseAdagrad, {"lr": 0.01})
+    apply_optimizer_in_backward(kind, tables.parameters(), options)
     constraint = ParameterConstraints(sharding_types=kinds, compute_kernels=["fused"])
     planner = EmbeddingShardingPlanner(
         topology=Topology(world_size=num_ranks, compute_device="cuda", hbm_cap=MEMORY),
         batch_size=workload.batch,
         constraints={f"t{i}": constraint for i in range(len(workload.rows))},
     )
-    sharder = EmbeddingBagCollectionSharder()
+    sharder = EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs)
     plan = planner.collective_plan(tables, [sharder], dist.group.WORLD)
     device = torch.device("cuda", torch.cuda.current_device())
     return DistributedModelParallel(tables, device=device, plan=plan, sharders=[sharder])
@@ -121,7 +128,8 @@ def measure(workload, alpha, num_ranks, kinds):
     return step_ms(lambda i: tables(sets[i % NUM_SETS]).values().backward(cotangent))
 
 
-def run_rank(rank, num_ranks, meeting, cases, rows):
+def join(rank, num_ranks, meeting):
+    """Makes this process a rank that has a GPU; `meeting` is a free port."""
     torch.cuda.set_device(rank)
     dist.init_process_group(
         "nccl",
@@ -131,6 +139,10 @@ def run_rank(rank, num_ranks, meeting, cases, rows):
         device_id=torch.device("cuda", rank),
     )
     torch.manual_seed(100 + rank)
+
+
+def run_rank(rank, num_ranks, meeting, cases, rows):
+    join(rank, num_ranks, meeting)
     shardings = SHARDINGS if num_ranks > 1 else {"one GPU": None}
     for name, alpha in cases:
         for sharding, kinds in shardings.items():

@@ -23,6 +23,7 @@ from group_embedding.placement import (
     is_by_columns,
     localized_rank,
     sends_sums,
+    to_placement,
 )
 from group_embedding.planning import placement_text
 from group_embedding.planning.make_plan import TablePlan, optimizer_of, plan, to_features
@@ -141,8 +142,9 @@ def place_tables(
 
     Raises:
         ValueError: a number or `machine` is not as above, ranks or hosts are given without
-            `dry_run`, a feature has no ids in a batch, or a config places columns that the ranks do
-            not divide.
+            `dry_run`, a feature has no ids in a batch, or a config has a placement that the table
+            cannot have over the ranks: columns that they do not divide, columns of keys, keys whole
+            on each rank, or a rank that there is not.
 
     Example:
 
@@ -283,13 +285,15 @@ class _Chooser:
     def choose(self, name):
         """(placement, reason)"""
         config = self._configs[name]
+        is_keyed, owner = config.num_rows is None, f"table '{name}'"
         if config.placement not in (None, AUTO):
-            if is_by_columns(config.placement):
-                check_columns(f"table '{name}'", config.dim, self._job.ranks)
+            where = to_placement(owner, config.placement, self._job.ranks, keyed=is_keyed)
+            if where is not None and where.is_by_columns:
+                check_columns(owner, config.dim, self._job.ranks)
             return config.placement, "as its config says"
         if self._job.ranks == 1:
             return DISTRIBUTED, "one rank has all rows"
-        size, is_keyed = self._size(name), config.num_rows is None
+        size = self._size(name)
         if not is_keyed and size <= min(_SMALL_BYTES, self._whole_bytes):
             return REPLICATED, "at most 16 KiB"
         rows = self._sent(name, DISTRIBUTED)

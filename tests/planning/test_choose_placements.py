@@ -8,6 +8,7 @@ import tensorflow as tf
 from support.cases import placed_tables as cases
 
 import group_embedding as ge
+from group_embedding.placement import to_placement
 from group_embedding.ranks.simulate import Job, TableOfModel, TracedIds, traffic_of
 
 SEED = 4
@@ -145,6 +146,32 @@ def test_columns_that_a_config_spreads_have_to_divide_among_ranks():
     table = ge.TableConfig("shops", 10_000, 30, placement="columns")
     with pytest.raises(ValueError, match="table 'shops': expected a dim that 4 ranks divide.*30"):
         placed([ge.FeatureConfig("hot", table)])
+
+
+@pytest.mark.parametrize(
+    "num_rows, placement, message",
+    [
+        (None, "columns", "as its rows are found by key"),
+        (None, "columns:sums", "as its rows are found by key"),
+        (None, "replicated", "as its rows are found by key"),
+        (10_000, "localized:4", "a rank below 4, got 'localized:4'"),
+    ],
+)
+def test_placements_that_a_table_cannot_have_are_refused_as_where_it_is_made(
+    num_rows, placement, message
+):
+    # Given a config with a placement that four ranks refuse when they make the table
+    table = ge.TableConfig("shops", num_rows, 32, placement=placement)
+    is_keyed = num_rows is None
+    with pytest.raises(ValueError) as when_made:
+        to_placement("table 'shops'", placement, 4, keyed=is_keyed)
+    # When it is planned, Then the planner says the same
+    with pytest.raises(ValueError, match=f"table 'shops': .*{message}") as planned:
+        placed([ge.FeatureConfig("hot", table)])
+    assert str(planned.value) == str(when_made.value)
+    # And one rank has each table whole, whatever its config says
+    found = placed([ge.FeatureConfig("hot", table)], ranks=1, hosts=1)
+    assert found.tables["shops"].placement == placement
 
 
 def test_a_job_that_sees_a_gpu_has_no_sums(monkeypatch):

@@ -18,11 +18,6 @@ def average_gradients(exchange, gradients, variables):
             replaced by one that updates too. All others are averaged: tensors in one collective,
             IndexedSlices by gathering them.
     """
-    with tf.control_dependencies(_sends(exchange, gradients, variables)):
-        return _average(exchange, gradients, variables)
-
-
-def _average(exchange, gradients, variables):
     reduced = list(gradients)
     dense, sparse = [], []
     for i, (gradient, variable) in enumerate(zip(gradients, variables)):
@@ -34,38 +29,51 @@ def _average(exchange, gradients, variables):
             dense.append(i)
     if dense:
         tensors = [tf.convert_to_tensor(gradients[i]) for i in dense]
-        for i, tensor in zip(dense, _average_tensors(exchange, tensors)):
+        of_tables = _gradients_sent(exchange, gradients, variables)
+        for i, tensor in zip(dense, _average_tensors(exchange, tensors, of_tables)):
             reduced[i] = tensor
     if sparse:
-        slices = _gather_slices(exchange, [gradients[i] for i in sparse])
+        of_tables = _gradients_sent(exchange, gradients, variables)
+        with tf.control_dependencies(_sends(of_tables)):
+            slices = _gather_slices(exchange, [gradients[i] for i in sparse])
         for i, gathered in zip(sparse, slices):
             reduced[i] = _divide(gathered, exchange.num_ranks)
     return reduced
 
 
-def _average_tensors(exchange, tensors):
-    def average(tensors):
-        return exchange.average(tensors, "average_gradients")
+def _average_tensors(exchange, tensors, of_tables):
+    def average(given):
+        tensors, of_tables = given
+        with tf.control_dependencies(_sends(of_tables)):
+            return exchange.average(tensors, "average_gradients")
 
     if not is_deferring():
-        return average(tensors)
+        return average((tensors, of_tables))
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    return defer_structure("the average of dense gradients", average, tensors, specs=specs)
+    given = tensors, of_tables
+    return defer_structure("the average of dense gradients", average, given, specs=specs)
 
 
-def _sends(exchange, gradients, variables):
+def _gradients_sent(exchange, gradients, variables):
+    """The gradients of tables over GPUs, each as a tensor."""
+    if exchange.nccl_ranks is None:
+        return []
+    of_tables = [
+        gradient
+        for gradient, variable in zip(gradients, variables)
+        if gradient is not None and exchange_of(variable) is not None
+    ]
+    return [g.values if isinstance(g, tf.IndexedSlices) else g for g in of_tables]
+
+
+def _sends(of_tables):
     """The ops after which the gradients of tables over GPUs are on their way.
 
     Horovod's kernels must not get between: one of them would hold its GPU until the other ranks run
     theirs, and whatever CUDA does first that waits for the GPU, such as to load a kernel or to take
     memory, would keep this rank from the exchange, for which those ranks wait."""
-    if exchange.nccl_ranks is None:
-        return []
     ops = []
-    for gradient, variable in zip(gradients, variables):
-        if gradient is None or exchange_of(variable) is None:
-            continue
-        tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    for tensor in of_tables:
         if isinstance(tensor, tf.__internal__.EagerTensor):  # it has been sent
             continue
         # What adds the ranks' gradients up may be replaced by an update; it waits for the exchange.

@@ -27,6 +27,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import group_embedding as ge
 from group_embedding.distributed import gradients
 from group_embedding.ops._nccl import name_nccl
+from group_embedding.ops.deferred import deferring
 from group_embedding.ops.sharded_group_lookup import NcclRanks
 from group_embedding.ranks.exchange.local import LocalExchange
 
@@ -347,6 +348,27 @@ def test_other_gradients_are_averaged_once_those_of_tables_are_sent(monkeypatch,
         "GroupEmbedding>SendGroupGradients" in before
         and "GroupEmbedding>GroupLookupGrad" not in before
     )
+
+
+def test_so_are_those_of_a_compiled_step(monkeypatch):
+    # Given the trace of a step that is compiled: a gradient of a table over GPUs, and another one
+    table, kernel = make_squares()
+    monkeypatch.setattr(gradients, "exchange_of", lambda variable: variable is table or None)
+    with tf.Graph().as_default(), deferring(None) as trace:
+        values, dense = (tf.compat.v1.placeholder(tf.float32, [4, 4]) for _ in range(2))
+        slices = tf.IndexedSlices(values, tf.range(4), [4, 4])
+        gradients.average_gradients(TwoRanks(), [slices, dense], [table, kernel])
+    (call,) = trace.calls
+    assert call.inputs == [dense, values]
+    # When the ops of the step are made
+    with new_graph("function").as_default():
+        (rows,) = RanksOf(TwoRanks.nccl_ranks)([table], [tf.ragged.constant([[1]])], ["sum"])
+        slices, dense = tf.gradients(tf.reduce_sum((rows @ kernel) ** 2), [table, kernel])
+        (averaged,) = call.run(dense, slices.values)
+    # Then the other one is averaged once the table's is sent
+    before = {op.type for op in ops_before(averaged.op)}
+    assert "GroupEmbedding>SendGroupGradients" in before
+    assert "GroupEmbedding>GroupLookupGrad" not in before
 
 
 @pytest.mark.parametrize("is_differentiated", [True, False])
