@@ -136,7 +136,7 @@ def test_rows_sums_and_columns_between_two_hosts_of_the_test_bed():
 
 
 def keyed_tables(alpha):
-    """Those of `bench_ranks.py hosts` and `ahead`, of which each of 4,096 ids is an output."""
+    """The tables of `bench_ranks.py hosts` and `ahead`: each of 4,096 ids is an output."""
     return [TableOfModel("", 200_000, 32, 1, ZipfIds(200_000, alpha))] * 4
 
 
