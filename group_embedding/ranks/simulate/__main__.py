@@ -3,15 +3,20 @@
     python -m group_embedding.simulate --model dcnv2 --alpha 1.05 --ranks 1 2 8 64 512 4096 \\
         --ranks-of-host 8 --samples 16384 --placement rows two_levels columns owner_sums best
 
-Speeds of a GPU and of the links within a host are those of recorded runs; those of the links
-between hosts are the arguments. Every rank has a batch of --samples.
+Speeds of a GPU, of a core and of the links within a host are those of recorded runs; those of the
+links between hosts are the arguments. Every rank has a batch of --samples. Hosts without GPUs, on
+which each rank has two cores, and a link of 1 Gbit/s of 5 ms one way, over which a step waits three
+ways:
+
+    python -m group_embedding.simulate --machine cpu --cores 2 --ranks 2 --ranks-of-host 1 \\
+        --samples 1024 --link-gb-s 0.125 --round-trip-ms 10 --round-trips 1.5
 """
 
 import argparse
 import sys
 
 from group_embedding.ranks.simulate import picture
-from group_embedding.ranks.simulate.machines import MACHINES, Network
+from group_embedding.ranks.simulate.machines import CPU, MACHINES, Network, cpu_of
 from group_embedding.ranks.simulate.models import read_tables, tables_of_model, with_trace
 from group_embedding.ranks.simulate.step_time import (
     PLACEMENTS,
@@ -56,11 +61,13 @@ def _parser():
     parser.add_argument(
         "--placement", nargs="+", default=["rows"], help=f"{', '.join(PLACEMENTS)} or best"
     )
-    parser.add_argument("--machine", choices=sorted(MACHINES), default="h100")
+    parser.add_argument("--machine", choices=[CPU.name, *sorted(MACHINES)], default="h100")
+    parser.add_argument("--cores", type=int, default=1, help="of a rank, with --machine cpu")
     parser.add_argument("--through", choices=TRANSPORTS, default=TRANSPORTS[0])
     parser.add_argument("--wire-bytes", type=int, default=4, help="of a number on its way")
     parser.add_argument("--link-gb-s", type=float, default=50.0, help="of a rank, between hosts")
     parser.add_argument("--round-trip-ms", type=float, default=0.02, help="between hosts")
+    parser.add_argument("--round-trips", type=float, default=3.0, help="that a step waits for")
     parser.add_argument("--message-us", type=float, default=1.0, help="of a message to a peer")
     parser.add_argument("--dense-ms", type=float, default=0.0, help="the rest of the model")
     parser.add_argument("--program-ms", type=float, default=0.0, help="issuing a step")
@@ -69,6 +76,8 @@ def _parser():
 
 
 def _tables(options):
+    if options.cores < 1:
+        raise ValueError(f"--cores: expected at least 1, got {options.cores}")
     for placement in options.placement:
         check_placement(placement)
     if options.tables:
@@ -87,9 +96,13 @@ def _step(tables, options, placement, ranks):
         through=options.through,
     )
     network = Network(
-        gb_s=options.link_gb_s, round_trip_ms=options.round_trip_ms, message_us=options.message_us
+        gb_s=options.link_gb_s,
+        round_trip_ms=options.round_trip_ms,
+        round_trips=options.round_trips,
+        message_us=options.message_us,
     )
-    machine = MACHINES[options.machine]
+    is_cpu = options.machine == CPU.name
+    machine = cpu_of(options.cores) if is_cpu else MACHINES[options.machine]
     return step_time(tables, job, machine, network, placement, options.dense_ms, options.program_ms)
 
 

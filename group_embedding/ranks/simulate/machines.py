@@ -22,6 +22,8 @@ class Machine:
       peer_gb_s, nccl_gb_s: Bytes a second between two GPUs of a host, each way, with the kernels
         beside, through peer memory and through NCCL.
       pack_gb_s: Bytes to other ranks a second that a core packs and unpacks; GPUs do so beside.
+      tcp_gb_s: Bytes to other hosts a second that a core sends and receives by TCP, beyond what it
+        does while the link is the limit; GPUs need none.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Machine:
     peer_gb_s: float
     nccl_gb_s: float
     pack_gb_s: float = math.inf
+    tcp_gb_s: float = math.inf
 
 
 # Fitted to the rows of one GPU of benchmarks/results/bench_ranks_gpus_h200.json; the speeds of both
@@ -61,7 +64,8 @@ MACHINES = {machine.name: machine for machine in (_H100, _H200)}
 
 # A core of a CPU, whose rank has it alone, fitted to runs of one and of two ranks on two cores in
 # benchmarks/results/bench_ranks_cpus.json: ids, rows of owners, outputs and messages tell these
-# apart, and other moves do not. Ranks of a host read each other's messages where they are.
+# apart, and other moves do not. Ranks of a host read each other's messages where they are; TCP is
+# fitted to runs over two hosts, in bench_ranks_sums.json and bench_ranks_columns.json.
 CPU = Machine(
     name="cpu",
     launch_ms=0.0,
@@ -76,6 +80,7 @@ CPU = Machine(
     peer_gb_s=math.inf,
     nccl_gb_s=math.inf,
     pack_gb_s=0.923,
+    tcp_gb_s=0.449,
 )
 
 
@@ -86,6 +91,7 @@ def cpu_of(cores: int) -> Machine:
         ns_per_id=CPU.ns_per_id / cores,
         copy_gb_s=CPU.copy_gb_s * cores,
         pack_gb_s=CPU.pack_gb_s * cores,
+        tcp_gb_s=CPU.tcp_gb_s * cores,
     )
 
 
@@ -97,8 +103,8 @@ class Network:
       gb_s: Bytes a second of one rank's share of its host's link, in 10^9.
       round_trip_ms: There and back between two hosts.
       round_trips: Times that a step waits for another host.
-      message_us: What a message to one more peer costs its sender. An assumption: no job of
-        many hosts was measured.
+      message_us: What a message to one more peer costs its sender. The default is an assumption: no
+        job of many hosts was measured.
     """
 
     gb_s: float = 50.0

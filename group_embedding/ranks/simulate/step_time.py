@@ -54,7 +54,7 @@ class Job:
     """Ranks, and how rows travel between them.
 
     Attributes:
-      ranks: How many, a GPU each.
+      ranks: How many, a GPU each, or some cores of a CPU.
       ranks_of_host: How many of them a host has; the last host may have fewer.
       samples: The size of a rank's batch.
       row_bytes: The size of a number in memory, 4 or 2.
@@ -110,7 +110,7 @@ class StepTime:
 
     Attributes:
       launches: What does not depend on the batch.
-      kernels: Sorting, lookups, gradients and updates.
+      kernels: Sorting, lookups, gradients and updates; on a CPU also packing and TCP.
       within_host: Rows between GPUs of a host.
       between_hosts: Rows between hosts.
       waiting: Round trips, and messages to many peers.
@@ -167,7 +167,7 @@ def step_time(
     Args:
       tables: The tables of the model.
       job: Ranks and batch.
-      machine: The figures of a GPU.
+      machine: The figures of a GPU, of `MACHINES`, or of a CPU, `cpu_of(cores)`.
       network: The links between hosts; None: 50 GB/s a rank.
       placement: 'rows': row r of a table lies on one rank, which sends it to each that asks;
         'two_levels': the same, and ranks of a host ask another host once for a row that several of
@@ -204,6 +204,7 @@ def _step(tables, placements, job, machine, network, dense_ms, program_ms):
         peers = max(peers, _peers(job, placement))
     is_nccl = job.through == "nccl"
     kernels += _milliseconds(traffic.within_host + traffic.between_hosts, machine.pack_gb_s)
+    kernels += _milliseconds(traffic.between_hosts, machine.tcp_gb_s)
     return StepTime(
         launches=_launches(job, machine),
         kernels=kernels,

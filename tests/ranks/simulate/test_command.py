@@ -58,6 +58,23 @@ def test_a_trace_replaces_the_law(tables, tmp_path, capsys):
     assert float(traced["between_hosts"]) < 0.001 < float(by_law["between_hosts"])
 
 
+def test_ranks_with_cores_of_a_cpu_wait_for_their_link(tables, capsys):
+    # Given two hosts without GPUs, 5 ms one way from each other
+    hosts = {"ranks": 2, "ranks-of-host": 1, "samples": 1024, "round-trip-ms": 10}
+    arguments = [word for name, value in hosts.items() for word in (f"--{name}", value)]
+    arguments += ["--tables", tables, "--machine", "cpu"]
+    # When a step is computed, Then it waits as often as is said, and more cores work faster
+    slow, fast = (
+        printed(capsys, *arguments, "--round-trips", trips, "--cores", cores)["rows", "2"]
+        for trips, cores in ((3, 1), (1.5, 4))
+    )
+    assert float(slow["waiting"]) == pytest.approx(30, abs=0.01)
+    assert float(fast["waiting"]) == pytest.approx(15, abs=0.01)
+    assert float(fast["kernels"]) == pytest.approx(float(slow["kernels"]) / 4, abs=0.01)
+    with pytest.raises(SystemExit, match="--cores: expected at least 1, got 0"):
+        main(["--tables", str(tables), "--machine", "cpu", "--cores", "0"])
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
