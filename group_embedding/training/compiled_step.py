@@ -13,6 +13,7 @@ import tensorflow as tf
 from group_embedding.ops.deferred import deferring
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask
 from group_embedding.ranks.exchange.active import current
+from group_embedding.training.calling_thread import OnCallingThread
 from group_embedding.training.deferred_lookup import defer_lookup
 from group_embedding.training.split_step import SplitStep
 from group_embedding.training.steps_ahead import StepsAhead
@@ -81,13 +82,22 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     compiled = CompiledStep(step)
     function = tf.function(_with_signature(step, compiled), autograph=False, reduce_retracing=True)
 
+    on_calling_thread = OnCallingThread(function)
+
     def choose(*args, **kwargs):
-        return (compiled if tf.inside_function() else function)(*args, **kwargs)
+        if tf.inside_function():
+            return compiled(*args, **kwargs)
+        return (on_calling_thread if _only_launches() else function)(*args, **kwargs)
 
     call = tf.autograph.experimental.do_not_convert(_with_signature(step, choose))
     call.get_concrete_function = function.get_concrete_function
     call.over = functools.partial(_over, call, StepsAhead(compiled, _arguments_of))
     return call
+
+
+def _only_launches():
+    """Returns whether the ops of a step launch kernels of a GPU, and none waits for other ranks."""
+    return current().num_ranks == 1 and bool(tf.config.list_logical_devices("GPU"))
 
 
 def _over(step, steps_ahead, data, steps_per_call=1):

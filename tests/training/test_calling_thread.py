@@ -1,0 +1,82 @@
+"""Functions whose ops the calling thread runs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+from training.test_make_step import Trainer, batches
+
+import group_embedding as ge
+from group_embedding.training import compiled_step
+from group_embedding.training.calling_thread import OnCallingThread
+
+
+def executors_of(call, function):
+    """The executors of the calls that `call` makes of `function`, given 1.0 each time."""
+    seen = []
+
+    def recorded(x):
+        seen.append(context.context().function_call_options.executor_type)
+        return function(x)
+
+    on_thread = OnCallingThread(recorded)
+    results = [float(call(on_thread)) for _ in range(4)]
+    return seen, results, on_thread
+
+
+def test_steps_are_the_same(monkeypatch):
+    # Given a compiled step whose ops only launch kernels, as on a GPU, and one that threads run
+    monkeypatch.setattr(compiled_step, "_only_launches", lambda: True)
+    trainers, losses = [], []
+    for compile_step in (ge.training.make_step, tf.function):
+        trainer = Trainer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1)), f"k{len(losses)}")
+        # When each trains on the same batches
+        step = compile_step(trainer.step)
+        losses.append([float(step(*batch)) for batch in batches(6)])
+        trainers.append(trainer)
+    # Then losses, tables and layers are the same
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    for ours, theirs in zip(*(trainer.values() for trainer in trainers)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_call_is_an_ordinary_one():
+    # Given a function, when it is called four times
+    seen, results, on_thread = executors_of(lambda f: f(1.0), tf.function(lambda x: x + 1.0))
+    # Then the calling thread runs its ops from the second call on
+    assert results == [2.0] * 4 and not on_thread.is_refused
+    assert seen[0] != "SINGLE_THREADED_EXECUTOR" and set(seen[1:]) == {"SINGLE_THREADED_EXECUTOR"}
+
+
+def test_a_function_that_tensorflow_refuses_runs_once_a_call():
+    # Given a function with a branch of TensorFlow 1 that counts its calls
+    counter = tf.Variable(0.0)
+
+    @tf.function
+    def count(x):
+        counter.assign_add(x)
+        no, yes = tf.raw_ops.Switch(data=x, pred=counter > 1.0)
+        return tf.raw_ops.Merge(inputs=[no, yes])[0]
+
+    # When it is called four times
+    seen, results, on_thread = executors_of(lambda f: f(1.0), count)
+    # Then it ran four times, and was refused once
+    assert results == [1.0] * 4 and float(counter) == 4.0
+    assert on_thread.is_refused and seen.count("SINGLE_THREADED_EXECUTOR") == 1
+
+
+def test_errors_of_a_function_are_raised():
+    # Given a function that reads a variable that was never made, from its second call on
+    @tf.function
+    def read(x, is_missing=False):
+        if not is_missing:
+            return x
+        handle = tf.raw_ops.VarHandleOp(shape=[], dtype=tf.float32, shared_name="never made")
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+    on_thread = OnCallingThread(read)
+    on_thread(1.0)
+    # Then its error is raised, which is none of TensorFlow's refusals
+    with pytest.raises(tf.errors.FailedPreconditionError, match="never made"):
+        on_thread(1.0, is_missing=True)
+    assert not on_thread.is_refused
