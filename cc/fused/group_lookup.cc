@@ -42,10 +42,7 @@ class SampleRows {
 
   // Gathers the ids [begin, end) of a sample. Returns the position of a bad id, or -1.
   int64_t Gather(int64_t begin, int64_t end) {
-    if (end - begin > static_cast<int64_t>(rows_.size())) {
-      rows_.resize(2 * (end - begin));
-      weights_.resize(2 * (end - begin));
-    }
+    if (end - begin > static_cast<int64_t>(rows_.size())) rows_.resize(2 * (end - begin));
     return plain_ && GatherPlain(begin, end) ? -1 : GatherAny(begin, end);
   }
 
@@ -77,6 +74,7 @@ class SampleRows {
   }
 
   int64_t GatherAny(int64_t begin, int64_t end) {
+    weights_.resize(rows_.size());
     count_ = 0;
     float sum_weights = 0, sum_squares = 0;
     for (int64_t i = begin; i < end; ++i) {

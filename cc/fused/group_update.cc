@@ -18,16 +18,19 @@ constexpr int64_t kFloatsAtOnce = 512;
 // Some rows of a run, ascending, with their gradients.
 class RowBatch {
  public:
-  explicit RowBatch(int64_t dim)
-      : dim_(dim),
-        rows_(std::max<int64_t>(1, kFloatsAtOnce / dim)),
-        gradients_(rows_.size() * dim) {}
+  // Empties it, for rows of that dim; its memory serves the next run.
+  void Clear(int64_t dim) {
+    dim_ = dim;
+    space_ = std::max<int64_t>(1, kFloatsAtOnce / dim);
+    count_ = 0;
+    if (space_ > static_cast<int64_t>(rows_.size())) rows_.resize(space_);
+    if (space_ * dim > static_cast<int64_t>(gradients_.size())) gradients_.resize(space_ * dim);
+  }
 
   // Takes the next rows, none before `first_row`, and calls before_each() for each.
   template <typename T, typename BeforeEach>
   void Fill(RowGradients<T>* gradients, int64_t first_row, const BeforeEach& before_each) {
-    const int64_t space = static_cast<int64_t>(rows_.size());
-    for (count_ = 0; count_ < space && gradients->Next(gradient(count_));) {
+    for (count_ = 0; count_ < space_ && gradients->Next(gradient(count_));) {
       before_each();
       rows_[count_] = gradients->row();
       count_ += gradients->row() >= first_row;
@@ -39,18 +42,27 @@ class RowBatch {
   float* gradient(int64_t r) { return gradients_.data() + r * dim_; }
 
  private:
-  int64_t dim_, count_ = 0;
+  int64_t dim_ = 0, space_ = 0, count_ = 0;
   std::vector<int64_t> rows_;
   std::vector<float> gradients_;
 };
 
+// The memory of a thread.
+struct Scratch {
+  std::vector<RowEntry> entries;
+  RowBatch now, next;
+};
+
 template <typename Rule, typename T, typename S>
-void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update) {
+void UpdateRows(const RowSorter& sorter, const RowRun& run, const Update& update,
+                Scratch* scratch) {
   const int64_t dim = sorter.group().tables[run.table].dim;
   const int64_t first_row = update.tables[run.table].first_row;
   RowUpdater<Rule, T, S> update_row(update, run.table, dim);
   RowGradients<T> gradients(sorter, run);
-  RowBatch now(dim), next(dim);
+  RowBatch &now = scratch->now, &next = scratch->next;
+  now.Clear(dim);
+  next.Clear(dim);
   now.Fill(&gradients, first_row, [] {});
   while (now.count() > 0) {
     update_row.Aim(now.row(0), now.row(now.count() - 1), now.count());
@@ -85,10 +97,10 @@ void GroupUpdateCpu(const Group& group, const Update& update, void* workspace,
     using S = std::remove_pointer_t<decltype(slot)>;
     parallel_for(static_cast<int64_t>(runs.size()), sorter.CostOfRun(/*passes=*/3),
                  [&](int64_t begin, int64_t end) {
-                   std::vector<RowEntry> scratch;
+                   Scratch scratch;
                    for (int64_t r = begin; r < end; ++r) {
-                     sorter.Sort(&runs[r], &scratch);
-                     UpdateRows<decltype(rule), T, S>(sorter, runs[r], update);
+                     sorter.Sort(&runs[r], &scratch.entries);
+                     UpdateRows<decltype(rule), T, S>(sorter, runs[r], update, &scratch);
                    }
                  });
   });

@@ -77,9 +77,10 @@ class RowGradients {
 
   // Gradients that fit the cache are prefetched together, which is faster than one by one.
   void PrefetchAll() const {
-    const char* line = static_cast<const char*>(feature_.output);
-    const int64_t bytes = feature_.num_samples * feature_.output_stride * sizeof(T);
-    for (const char* end = line + bytes; line < end; line += 64) __builtin_prefetch(line, 0, 2);
+    const T* gradient = static_cast<const T*>(feature_.output);
+    for (int64_t s = 0; s < feature_.num_samples; ++s, gradient += feature_.output_stride) {
+      PrefetchRow(gradient, table_.dim);
+    }
   }
 
   int64_t SampleOf(RowEntry entry) const {

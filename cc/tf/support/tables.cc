@@ -63,6 +63,10 @@ absl::Status Tables::Read(tensorflow::OpKernelContext* context, const GroupAttrs
   }
   locks_.Lock(std::move(mutexes));
   tables_.resize(sources_.size());
+  // Without other work between, the processor fetches where many buffers are at once.
+  for (const Source& source : sources_) {
+    if (source.variable) source.variable->tensor()->IsInitialized();
+  }
   for (size_t t = 0; t < sources_.size(); ++t) {
     const Source& source = sources_[t];
     if (source.keyed) {

@@ -167,6 +167,7 @@ absl::Status WrittenTables::OpenVariables(OpKernelContext* context, const RuleAt
     TF_RETURN_IF_ERROR(Check(variables_.Value(context, at), what, dtype));
     return variables_.MakeWritable(context, at, LaterReads::kCopy);
   };
+  variables_.Touch();
   for (int t = 0; t < num_tables; ++t) {
     const auto what = [&] { return "table '" + names[t] + "'"; };
     TF_RETURN_IF_ERROR(open(t, what, attrs.dtype));

@@ -49,6 +49,12 @@ const Tensor& WrittenVariables::Value(OpKernelContext* context, size_t at) {
   return references_.back();
 }
 
+void WrittenVariables::Touch() const {
+  for (const Written& written : written_) {
+    if (written.variable != nullptr) written.variable->tensor()->IsInitialized();
+  }
+}
+
 absl::Status WrittenVariables::MakeWritable(OpKernelContext* context, size_t at, LaterReads reads) {
   tensorflow::Var* variable = written_[at].variable.get();
   if (variable == nullptr || variable->copy_on_read_mode.load()) return absl::OkStatus();

@@ -32,6 +32,10 @@ class WrittenVariables {
   // The variables in the order in which they were added. To be called with `mutexes` locked.
   const tensorflow::Tensor& Value(tensorflow::OpKernelContext* context, size_t at);
 
+  // Reads where the buffers of all variables are: one after the other, without other work between,
+  // the processor fetches many at once, in less than half the time.
+  void Touch() const;
+
   // Sees to it that nobody but the variable holds its buffer: a shared one is copied.
   absl::Status MakeWritable(tensorflow::OpKernelContext* context, size_t at, LaterReads reads);
 
