@@ -1,0 +1,192 @@
+"""Rows that cross between hosts once a host: what is looked up and trained, and what crosses."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hosts.test_wire import set_links
+from support.session.tiers import by_day
+
+import group_embedding as ge
+from group_embedding.ranks.sharding.make_sharded_table import make_table
+from group_embedding.ranks.sharding.sharded_table import gather_rows
+
+LAYOUTS = by_day(["aabb", "ab", "aaa", "abc", "aab", "abab"], ["aabb"], nightly=["aab", "abab"])
+SAMPLES, NUM_ROWS, NUM_STEPS = 48, 1000, 3
+CONSTANT = tf.keras.initializers.Constant
+# name: rows (None: keys), dim, combiner, placement before ':two_levels'
+TABLES = {
+    "user": (None, 8, "mean", "distributed"),
+    "item": (None, 33, "sum", "distributed"),
+    "shop": (NUM_ROWS, 16, "sqrtn", "distributed"),
+    "page": (NUM_ROWS, 4, "sum", "localized:0"),
+}
+BESIDE = ("day", "word")  # a table of rows and one of sums, whose placements are as ever
+LOOKUPS = [*TABLES, "user", *BESIDE]  # 'user' twice
+COMBINERS = [TABLES[name][2] if name in TABLES else "sum" for name in LOOKUPS]
+
+
+def start_of(name):
+    """The rows of a table before training."""
+    rows, dim, *_ = TABLES[name]
+    return np.random.default_rng(dim).normal(size=(rows, dim)).astype(np.float32)
+
+
+def by_row(name, value, placement):
+    def create(shape, initializer):
+        return tf.Variable(initializer(shape, "float32"), name=name)
+
+    return make_table(value.shape, tf.constant_initializer(value), create, placement)
+
+
+def make_tables(suffix, dtype=tf.float32):
+    tables = {}
+    for name, (rows, dim, _, word) in TABLES.items():
+        if rows is None:
+            options = {"initializer": CONSTANT(0.1), "placement": word + suffix}
+            tables[name] = ge.get_embedding_variable(f"{name}{suffix[1:]}", dim, **options)
+        else:
+            tables[name] = by_row(f"{name}{suffix[1:]}", start_of(name), word + suffix)
+    tables["day"] = by_row(f"day{suffix[1:]}", np.full([NUM_ROWS, 4], 0.3), "distributed")
+    tables["word"] = ge.get_embedding_variable(
+        f"word{suffix[1:]}", 4, initializer=CONSTANT(0.2), placement="distributed:sums"
+    )
+    return tables
+
+
+def batch_of(number):
+    """This rank's part of a batch of skewed ids, some samples of which have none, and weights."""
+    exchange = ge.exchange.current()
+    random = np.random.default_rng(number)
+    ids, weights = [], []
+    for _ in LOOKUPS:
+        lists = [
+            (random.zipf(1.2, random.integers(0, 9)) % NUM_ROWS).tolist() for _ in range(SAMPLES)
+        ]
+        part = lists[exchange.rank :: exchange.num_ranks]
+        ids.append(tf.ragged.constant(part, dtype=tf.int64, ragged_rank=1))
+        drawn = [random.choice([0.0, 0.5, 2.0], len(of_sample)).tolist() for of_sample in lists]
+        drawn = drawn[exchange.rank :: exchange.num_ranks]
+        weights.append(tf.ragged.constant(drawn, dtype=tf.float32, ragged_rank=1))
+    return ids, weights
+
+
+class Trainer:
+    """Two calls with several lookups each, of which the second has weights; and their step."""
+
+    def __init__(self, suffix):
+        self.tables = make_tables(suffix)
+        self.params = [self.tables[name] for name in LOOKUPS]
+        stock = tf.keras.optimizers.Adagrad(0.1)
+        self._optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(stock))
+
+    def look_up(self, ids, weights):
+        first = ge.group_embedding_lookup_sparse(self.params, ids, COMBINERS)
+        weighted = ge.group_embedding_lookup_sparse(
+            self.params[:4], ids[:4], COMBINERS[:4], sp_weights=weights[:4]
+        )
+        return [*first, *weighted]
+
+    @tf.function(reduce_retracing=True)
+    def step(self, ids, weights):
+        with tf.GradientTape() as tape:
+            outputs = self.look_up(ids, weights)
+            # Sums over samples: the mean of ranks, times their number, is that of one process.
+            loss = tf.add_n([tf.reduce_sum(tf.tanh(output)) for output in outputs])
+            loss *= ge.exchange.current().num_ranks / SAMPLES
+        tables = list(self.tables.values())
+        self._optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+        return outputs
+
+    def content(self):
+        """{table: its rows, by row or by key}"""
+        found = {}
+        for name, table in self.tables.items():
+            if not hasattr(table, "export"):
+                found[name] = np.asarray(gather_rows(table))
+                continue
+            keys, values = map(np.asarray, table.export(gather=True)[:2])
+            found[name] = np.concatenate(
+                [keys[np.argsort(keys), None], values[np.argsort(keys)]], axis=1
+            )
+        return found
+
+
+def train():
+    """What one level and two levels look up and train."""
+    return {suffix: _train(Trainer(suffix)) for suffix in ("", ":two_levels")}
+
+
+def _train(trainer):
+    outputs = [[np.asarray(o) for o in trainer.step(*batch_of(i))] for i in range(NUM_STEPS)]
+    eager = [output.numpy() for output in trainer.look_up(*batch_of(NUM_STEPS))]
+    return outputs[0], eager, trainer.content()
+
+
+def train_on_rank(**options):
+    ge.enable_distributed_strategy(timeout_seconds=20, **options)
+    return train()
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return _train(Trainer(""))
+
+
+@pytest.mark.parametrize("where", LAYOUTS)
+def test_two_levels_train_what_one_process_trains(make_bed, start_job, expected, where):
+    # Given ranks on hosts
+    job = start_job(make_bed(len(set(where))), where, train_on_rank, timeout=120)
+
+    # When they train tables whose rows cross once a rank, and once a host
+    ranks = job.results()
+
+    for rank, of_rank in enumerate(ranks):
+        one, two = of_rank[""], of_rank[":two_levels"]
+        # Then what is looked up before anything is trained is the same to the bit
+        for found, known, of_process in zip(two[0], one[0], expected[0], strict=True):
+            np.testing.assert_array_equal(found, known)
+            np.testing.assert_allclose(found, of_process[rank :: len(where)], rtol=1e-5, atol=1e-6)
+        for name, known in expected[2].items():
+            # and all tables are those of one process,
+            np.testing.assert_allclose(two[2][name], known, rtol=1e-5, atol=1e-6, err_msg=name)
+            if len(set(where)) in (1, len(where)) or name in BESIDE:
+                # to the bit those of one level where no ranks share a host of several.
+                np.testing.assert_array_equal(two[2][name], one[2][name], err_msg=name)
+
+
+def count_steps(suffix):
+    """Takes a step, and on command some more."""
+    ge.enable_distributed_strategy(timeout_seconds=10)
+    exchange, trainer = ge.exchange.current(), Trainer(suffix)
+    for i in range(NUM_STEPS + 1):
+        if i == 1:
+            print("is ready", flush=True)
+            exchange.barrier("all are ready")
+            time.sleep(2)  # while the test sets the link
+            print("begins", flush=True)
+        trainer.step(*batch_of(i))
+    print("is done", flush=True)
+    time.sleep(1)  # while the test counts
+
+
+def test_two_levels_cross_as_often_and_in_fewer_bytes(make_bed, start_job):
+    # Given two ranks on each of two hosts, 100 ms from each other, whose ids are skewed
+    bed, counted = make_bed(2), {}
+    for suffix in ("", ":two_levels"):
+        # When they train tables whose rows cross once a rank, or once a host
+        job = start_job(bed, "aabb", count_steps, suffix)
+        job.wait_until_all_said("is ready")
+        set_links(bed, delay=100)
+        job.wait_until_all_said("begins")
+        bed.count()
+        job.wait_until_all_said("is done")
+        counted[suffix] = bed.count()
+        set_links(bed, delay=0)
+        job.results()
+    # Then a step crosses for ids, rows and gradients, once each, in fewer bytes
+    print(counted)
+    for traffic in counted.values():
+        assert traffic.crossings <= 3 * NUM_STEPS + 2, traffic
+    assert counted[":two_levels"].bytes < 0.85 * counted[""].bytes
