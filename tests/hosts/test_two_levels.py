@@ -1,10 +1,13 @@
 """Rows that cross between hosts once a host: what is looked up and trained, and what crosses."""
 
+import os
+import signal
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hosts import test_ahead
 from hosts.test_wire import set_links
 from support.session.tiers import by_day
 
@@ -154,6 +157,170 @@ def test_two_levels_train_what_one_process_trains(make_bed, start_job, expected,
             if len(set(where)) in (1, len(where)) or name in BESIDE:
                 # to the bit those of one level where no ranks share a host of several.
                 np.testing.assert_array_equal(two[2][name], one[2][name], err_msg=name)
+
+
+UNIT = {None: 2.0**-24, tf.bfloat16: 2.0**-9}  # the largest relative error of rounding
+
+
+def sum_gradients(comm_dtype):
+    """One step by SGD of rows that are zero: their gradients, negated, by one level and by two."""
+    ge.enable_distributed_strategy(comm_dtype=comm_dtype)
+    exchange, found = ge.exchange.current(), []
+    for suffix in ("", ":two_levels"):
+        zeros = np.zeros([NUM_ROWS, 8], np.float32)
+        table = by_row(f"sums{suffix[1:]}", zeros, f"distributed{suffix}")
+        optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0)))
+        ids, factors = terms_of(exchange.rank)
+        with tf.GradientTape() as tape:
+            (rows,) = ge.group_embedding_lookup([table], [ids])
+            loss = tf.reduce_sum(rows * factors)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        found.append(np.asarray(gather_rows(table)))
+    return found
+
+
+def terms_of(rank):
+    """Skewed ids of a rank, and the gradients of their rows."""
+    random = np.random.default_rng([5, rank])
+    ids = random.zipf(1.2, 2000) % NUM_ROWS
+    return tf.constant(ids), random.normal(size=[2000, 8]).astype(np.float32)
+
+
+@pytest.mark.parametrize("comm_dtype", [None, pytest.param(tf.bfloat16, marks=pytest.mark.slow)])
+def test_sums_of_hosts_are_within_rounding_of_exact_sums(make_bed, start_job, comm_dtype):
+    # Given the mean over four ranks of the gradients of each row, in float64, and of their sizes
+    exact, sizes, counts = np.zeros([NUM_ROWS, 8]), np.zeros([NUM_ROWS, 8]), np.zeros([NUM_ROWS, 1])
+    for rank in range(4):
+        ids, factors = terms_of(rank)
+        np.add.at(exact, ids.numpy(), factors / 4)
+        np.add.at(sizes, ids.numpy(), np.abs(factors) / 4)
+        np.add.at(counts, ids.numpy(), 1)
+
+    # When two ranks on each of two hosts have added them up
+    ranks = start_job(make_bed(2), "aabb", sum_gradients, comm_dtype).results()
+
+    # Then each sum is within the bound that the guide states
+    bound = (counts * UNIT[None] + 2 * UNIT[comm_dtype]) * sizes
+    for one, two in ranks:
+        assert (np.abs(one + exact) <= bound).all()
+        assert (np.abs(two + exact) <= bound).all()
+        assert (two != one).any()  # which are sums in another order
+
+
+def train_ahead(ahead):
+    ge.enable_distributed_strategy(placement="distributed:two_levels", ahead=ahead)
+    tables, kernel, step = test_ahead.trainer()
+    losses = [float(loss) for loss in step.over(test_ahead.batches_of(6, 50))]
+    return [losses, kernel.numpy(), *(table.export(gather=True)[1] for table in tables)]
+
+
+@pytest.mark.slow
+def test_rows_ahead_are_the_same_bits(make_bed, start_job):
+    # Given compiled steps of ranks on two hosts, 10 ms from each other
+    bed = make_bed(2)
+    bed.set_link("a", "b", delay=10)
+
+    # When the next batch goes ahead of the step, or not
+    in_turn, of_ahead = (start_job(bed, "aabb", train_ahead, way).results() for way in (False, True))
+
+    # Then the same is trained
+    for of_rank, of_rank_ahead in zip(in_turn, of_ahead, strict=True):
+        for expected, found in zip(of_rank, of_rank_ahead, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+TIMEOUT = 4.0  # seconds
+
+
+def one_table():
+    ge.enable_distributed_strategy(placement="distributed:two_levels", timeout_seconds=TIMEOUT)
+    return by_row("item", np.ones([10, 2]), None), ge.exchange.current().rank
+
+
+def look_up(table, ids, combiner="sum"):
+    return ge.group_embedding_lookup_sparse([table], [tf.ragged.constant(ids)], [combiner])[0]
+
+
+def bad_id():
+    table, rank = one_table()
+    look_up(table, [[1, 99 if rank == 2 else 3]])
+
+
+def other_combiner():
+    table, rank = one_table()
+    look_up(table, [[1]], "mean" if rank == 3 else "sum")
+
+
+def slow_rank():
+    table, rank = one_table()
+    for slow in range(4):
+        time.sleep(2 * TIMEOUT if rank == slow == 1 else 0)
+        look_up(table, [[1]])
+    return "went on"
+
+
+def one_lookup_more():
+    table, rank = one_table()
+    look_up(table, [[1]])
+    if rank == 3:
+        look_up(table, [[1]])
+    ge.exchange.current().barrier("the end")
+
+
+def one_dies():
+    table, rank = one_table()
+    for step in range(100_000):
+        look_up(table, [[1]])
+        if rank == 1 and step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_bad_id_is_an_error_of_all_ranks(make_bed, start_job):
+    # Given ranks 0 and 1 on host a, 2 and 3 on host b, When rank 2 looks up an id beyond the table
+    for code, _, output in start_job(make_bed(2), "aabb", bad_id).outcomes():
+        # Then all say so, as by one level
+        assert code == 1, output
+        assert "rank 2: table 'item'" in output and "id 99 of sample 0 is outside" in output
+
+
+@pytest.mark.slow
+def test_ranks_of_a_host_that_disagree_end_all(make_bed, start_job):
+    # When rank 3 combines by another rule, Then those of its host say it, and the others whose end
+    # they found
+    outcomes = start_job(make_bed(2), "aabb", other_combiner).outcomes()
+    assert all(outcome.code == 1 for outcome in outcomes), outcomes
+    for _, _, output in outcomes[2:]:
+        assert "the ranks disagree: rank" in output and "mean of table 'item'" in output
+    for _, _, output in outcomes[:2]:
+        assert "rank 2" in output or "rank 3" in output, output
+
+
+@pytest.mark.slow
+def test_a_rank_that_computes_may_take_its_time(make_bed, start_job):
+    # When a rank computes for longer than the timeout, in which others of its host wait in a call
+    # within it, and the ranks of the other host in one between both, Then all go on
+    assert set(start_job(make_bed(2), "aabb", slow_rank).results()) == {"went on"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program, sentence",
+    [
+        (one_lookup_more, "the ranks disagree: rank"),
+        (one_dies, "rank 1 (process"),
+    ],
+    ids=["lookup", "death"],
+)
+def test_ranks_that_wait_in_vain_are_named(make_bed, start_job, program, sentence):
+    # When a rank looks up once more than the others, or dies, Then all ranks end and say it
+    begin = time.monotonic()
+    outcomes = start_job(make_bed(2), "aabb", program, timeout=60).outcomes()
+    assert time.monotonic() - begin < TIMEOUT + 25
+    for rank, (code, _, output) in enumerate(outcomes):
+        if program is one_dies and rank == 1:
+            continue
+        assert code == 1, output
+        assert sentence in output
 
 
 def count_steps(suffix):
