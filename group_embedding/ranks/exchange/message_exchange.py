@@ -112,8 +112,7 @@ class MessageExchange(HorovodExchange):
 
     def pending_calls(self):
         calls = pending_calls(self._messages.number)
-        of_host = self.within_host.pending_calls() if self.within_host else []
-        return calls + [call for call in of_host if call.key not in {c.key for c in calls}]
+        return calls + (self.within_host.pending_calls() if self.within_host else [])
 
     def end(self, reason, all_live=False):
         self._has_ended = True

@@ -54,9 +54,11 @@ class ExchangeWithinHost:
         return sent, waited
 
     def pending_calls(self) -> list[PendingCall]:
-        """The calls in which this process waits, those of other libraries too."""
-        calls = pending_calls(self._messages.number)
-        return [call._replace(ranks=self.ranks) for call in calls]
+        """The calls in which this process waits for ranks of its host alone. Eager calls between
+        hosts may have the same keys."""
+        marked = {call.key for call in pending_calls()}
+        calls = [c for c in pending_calls(self._messages.number) if c.key not in marked]
+        return [c._replace(key=f"{c.key} within the host", ranks=self.ranks) for c in calls]
 
     def end(self, reason: str) -> None:
         """See `Exchange.end`."""
