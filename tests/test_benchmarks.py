@@ -46,6 +46,7 @@ if bed_of_hosts_is_missing() is None:
     COMMANDS.append("bench_ranks hosts --delays 1 --steps 2")
     COMMANDS.append("bench_ranks ahead --alphas 0 --rates 0 --steps-per-call 1 --rounds 1")
     COMMANDS.append("bench_ranks sums --ids 5 --alphas 0 --rates 0 --rounds 1")
+    COMMANDS.append("bench_ranks two_levels --hosts aabb --rates 0 --table-rows 2000 --rounds 1")
 if importlib.util.find_spec("redis"):
     COMMANDS.append(
         "bench_serving --only publish --targets redis --rows 2000 --changed 90 --publishes 2"
