@@ -23,7 +23,7 @@ class Placement:
     key; 'one_rank': all are on `rank`; 'columns': each rank has as many columns of all rows.
 
     With `sums` an owner combines the rows of a sample and sends their sum; else it sends the rows.
-    With `two_levels` it sends a row once to each host, whose ranks share it; else once to each rank.
+    With `two_levels` it sends a row once to each host, whose ranks share it; else to each rank.
 
     The methods are about tables by row. A key has the same number on its owner as elsewhere, and
     `ge.owner_of` names the owner.

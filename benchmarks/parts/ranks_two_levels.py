@@ -187,8 +187,6 @@ def run(options):
             for where in options.hosts:
                 for rate in options.rates:
                     for table_rows in options.table_rows:
-                        rows.append(
-                            measure(bed, starter, folder, options, where, table_rows, rate)
-                        )
+                        rows.append(measure(bed, starter, folder, options, where, table_rows, rate))
     starter.close()
     return machine(), rows

@@ -117,13 +117,13 @@ def place_tables(
     A table is kept whole on each rank if its rows and slots take 16 KiB or less, and up to
     `whole_bytes` if that sends the fewest bytes. Rows of other tables, and of tables of keys, are
     spread over the ranks. They cross between hosts once a host, whose ranks share them, where the
-    ranks of a host ask for a row of another 1.5 times or more; that needs tables in host memory, and
-    several ranks on each of several hosts. Owners send sums of a sample's rows where these are at
-    most 0.8 of the bytes of rows; sums need tables in host memory, no sequences of the table, and no
-    feature with weights. Columns of a table of rows are spread, and sent as sums or not, where that
-    takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked for most;
-    they need a dim that the ranks divide, tables in host memory, and an optimizer that updates each
-    number of a row by itself. Placements that configs name stay, but for "auto".
+    ranks of a host ask for a row of another 1.5 times or more; that needs tables in host memory,
+    and several ranks on each of several hosts. Owners send sums of a sample's rows where these are
+    at most 0.8 of the bytes of rows; sums need tables in host memory, no sequences of the table,
+    and no feature with weights. Columns of a table of rows are spread, and sent as sums or not,
+    where that takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked for
+    most; they need a dim that the ranks divide, tables in host memory, and an optimizer that
+    updates each number of a row by itself. Placements that configs name stay, but for "auto".
 
     In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
     `dry_run=True` a process computes and prints them for any number of ranks and hosts.

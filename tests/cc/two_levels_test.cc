@@ -1,5 +1,5 @@
-// Ranks of a host that ask the owners for each other: what a rank asks its proxies, what a proxy asks
-// the owners, and whose fault it passes on.
+// Ranks of a host that ask the owners for each other: what a rank asks its proxies, what a proxy
+// asks the owners, and whose fault it passes on.
 #include <string>
 #include <vector>
 

@@ -221,7 +221,9 @@ def test_rows_ahead_are_the_same_bits(make_bed, start_job):
     bed.set_link("a", "b", delay=10)
 
     # When the next batch goes ahead of the step, or not
-    in_turn, of_ahead = (start_job(bed, "aabb", train_ahead, way).results() for way in (False, True))
+    in_turn, of_ahead = (
+        start_job(bed, "aabb", train_ahead, way).results() for way in (False, True)
+    )
 
     # Then the same is trained
     for of_rank, of_rank_ahead in zip(in_turn, of_ahead, strict=True):

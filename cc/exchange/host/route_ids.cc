@@ -83,7 +83,8 @@ class AskedRanks {
   const int64_t num_ranks_;
 };
 
-// Sorts unique ids by the rank that is asked, stably; `new_number`: written, the new number of each.
+// Sorts unique ids by the rank that is asked, stably; `new_number`: written, the new number of
+// each.
 TableRequest SortByRank(const UniqueIds& unique, const AskedRanks& ranks,
                         std::vector<int64_t>* new_number) {
   const int64_t *ids = unique.ids(), *times = unique.times();

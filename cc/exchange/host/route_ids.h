@@ -40,7 +40,7 @@ struct RoutedTable {
 
 // Which ranks of this host ask the owners. None of the tables is spread by columns, or has sums.
 struct Proxies {
-  int64_t num_ranks = 0;        // of the host
+  int64_t num_ranks = 0;         // of the host
   std::vector<int32_t> of = {};  // [ranks of the job] the number of an owner's proxy in the host
 };
 
@@ -53,8 +53,9 @@ struct RouteInput {
   Batch batch;
   InvalidIds invalid_ids;
   int64_t num_ranks;
-  Proxies proxies = {};            // empty: owners are asked
-  const int64_t* times = nullptr;  // [batch.num_ids] occurrences of each id, 1 to kMaxTimes; null: 1
+  Proxies proxies = {};  // empty: owners are asked
+  const int64_t* times =
+      nullptr;  // [batch.num_ids] occurrences of each id, 1 to kMaxTimes; null: 1
 };
 
 // The batch's samples of one table whose owners send sums, once these have come: sample after
@@ -64,13 +65,13 @@ struct SampleSums {
   std::vector<int64_t> rows;        // [row_splits.back()]
 };
 
-// Returns the requests for each table, to owners or to proxies. ids: [batch.num_ids] written: for each id its row in the
-// table's matrix, -1 if the id is left out, or the matrix's number of rows if the id reads zeros.
-// Tables of keys are not spread by columns. Keys that are left out because of their weight are
-// requested too, since their owner counts them. sums: [num_tables] written; a table that has some
-// has no `ids`. fault: receives the first bad id, which reads zeros here: a rank with bad input
-// still takes part in the exchange, so that other ranks do not wait for it. The result depends on
-// the input alone. The batch has fewer than 2^31 ids.
+// Returns the requests for each table, to owners or to proxies. ids: [batch.num_ids] written: for
+// each id its row in the table's matrix, -1 if the id is left out, or the matrix's number of rows
+// if the id reads zeros. Tables of keys are not spread by columns. Keys that are left out because
+// of their weight are requested too, since their owner counts them. sums: [num_tables] written; a
+// table that has some has no `ids`. fault: receives the first bad id, which reads zeros here: a
+// rank with bad input still takes part in the exchange, so that other ranks do not wait for it. The
+// result depends on the input alone. The batch has fewer than 2^31 ids.
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
                                    std::vector<SampleSums>* sums, Fault* fault,
                                    const ParallelFor& parallel_for);

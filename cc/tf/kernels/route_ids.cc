@@ -136,10 +136,9 @@ class RouteIdsOp : public OpKernel {
         std::all_of(proxies_.of.begin(), proxies_.of.end(),
                     [this](int64_t proxy) { return proxy >= 0 && proxy < proxies_.num_ranks; });
     if (!are_of_host || static_cast<int64_t>(proxies_.of.size()) != num_ranks_) {
-      return absl::InvalidArgumentError("proxies: expected one of " +
-                                        std::to_string(proxies_.num_ranks) +
-                                        " ranks of a host for each of " +
-                                        std::to_string(num_ranks_) + " ranks");
+      return absl::InvalidArgumentError(
+          "proxies: expected one of " + std::to_string(proxies_.num_ranks) +
+          " ranks of a host for each of " + std::to_string(num_ranks_) + " ranks");
     }
     for (const RoutedTable& table : tables_) {
       if (!table.sums && table.placement.kind != PlacementKind::kColumns) continue;

@@ -17,7 +17,7 @@ class ExchangeWithinHost:
     Args:
         messages: the HostExchange of these ranks alone.
         ranks: their numbers in the job, ascending.
-        proxies: for each rank of the job, which of `ranks`, by its index, asks it: see `proxies_of`.
+        proxies: for each rank of the job the index in `ranks` of its proxy: see `proxies_of`.
     """
 
     def __init__(self, messages: HostExchange, ranks: Sequence[int], proxies: Sequence[int]):

@@ -4,8 +4,8 @@
     rows <══ shared memory ═══ rows of the host <══ network ═══ rows  all ranks of its host ask
 
 The ranks of a host divide the owners on other hosts among themselves: each is the proxy of some
-(`exchange/within_host.py`). A rank asks its host's proxies for ids, and each proxy routes the ids of
-all as a batch of its own, by `sharded_lookup.py`: so ids are unique once more, rows come once a
+(`exchange/within_host.py`). A rank asks its host's proxies for ids, and each proxy routes the ids
+of all as a batch of its own, by `sharded_lookup.py`: so ids are unique once more, rows come once a
 host, and the proxy gives them to the ranks that asked. An owner on the same host is its own proxy.
 
 Gradients flow backwards: a proxy adds those of its host's ranks up, in the order of the ranks and
