@@ -200,7 +200,7 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
 }
 
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
-                      const Description& description) {
+                      const Description& description, const std::vector<int64_t>& numbers) {
   const int64_t num_tables = static_cast<int64_t>(description.keyed.size());
   Requests requests;
   requests.ids.resize(num_tables);
@@ -209,13 +209,14 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
   requests.factors.resize(num_tables);
   for (int64_t n = 0; n < num_ranks; words += splits[n++]) {
     Reader message(words, splits[n]);
+    const int64_t number = numbers.empty() ? n : numbers[n];
     const int64_t kind = message.Next(), feature = message.Next();
     const int64_t sample = message.Next(), value = message.Next();
-    const int64_t said_rank = message.Next(), fault_rank = said_rank < 0 ? n : said_rank;
+    const int64_t said_rank = message.Next(), fault_rank = said_rank < 0 ? number : said_rank;
     const uint64_t digest = static_cast<uint64_t>(message.Next());
     const std::string text = message.Text(message.Next());
     if (digest != DigestOf(description.text)) {
-      requests.error = DifferenceOf(description.text, text, n);
+      requests.error = DifferenceOf(description.text, text, number);
       return requests;
     }
     if (kind != 0 && (requests.fault_rank < 0 || fault_rank < requests.fault_rank)) {
@@ -236,7 +237,7 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
       message.AppendUpTo(kMaxTimes, counts[t], &requests.times[t]);
     }
     if (!message.Ended() || !IsFaultKind(kind)) {
-      requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";
+      requests.error = "rank " + std::to_string(number) + " sent what is no message of this lookup";
       return requests;
     }
   }

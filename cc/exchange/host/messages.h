@@ -82,8 +82,9 @@ struct Requests {
   std::string error;  // how the ranks disagree; empty: they agree
 };
 
-// words: [sum of splits], which may hold anything: nothing outside of them is read.
+// words: [sum of splits], which may hold anything: nothing outside of them is read. numbers:
+// [num_ranks] of the ranks in the job, where they are some of these; empty: they are all.
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
-                      const Description& description);
+                      const Description& description, const std::vector<int64_t>& numbers = {});
 
 }  // namespace group_embedding

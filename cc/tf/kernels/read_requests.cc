@@ -76,8 +76,8 @@ class ReadRequestsOp : public OpKernel {
     const bool is_proxy = !ranks_of_host_.empty();
     OP_REQUIRES(context, !is_proxy || num_ranks == static_cast<int64_t>(ranks_of_host_.size()),
                 absl::InvalidArgumentError("splits: expected one for each of ranks_of_host"));
-    const Requests requests =
-        ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, description_);
+    const Requests requests = ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks,
+                                           description_, ranks_of_host_);
     OP_REQUIRES(context, requests.error.empty(), absl::InvalidArgumentError(requests.error));
     if (!is_proxy) OP_REQUIRES_OK(context, ToStatus(requests));
     for (int group = 0; group < num_groups_; ++group) {
@@ -108,9 +108,8 @@ class ReadRequestsOp : public OpKernel {
   std::vector<int64_t> FaultOfHost(const Requests& requests) const {
     const Fault& fault = requests.fault;
     if (fault.kind == FaultKind::kNone) return {};
-    const bool is_of_host = requests.fault_rank < static_cast<int64_t>(ranks_of_host_.size());
     return {static_cast<int64_t>(fault.kind), fault.feature, fault.sample, fault.value,
-            is_of_host ? ranks_of_host_[requests.fault_rank] : requests.fault_rank};
+            requests.fault_rank};
   }
 
   absl::Status ToStatus(const Requests& requests) const {

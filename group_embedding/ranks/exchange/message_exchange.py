@@ -167,7 +167,8 @@ def join_by_messages(horovod, timeout):
     neighbours = next(of_machine for of_machine in machines if horovod.rank in of_machine)
     try:
         if 1 < len(machines) < len(ranks):
-            of_host = HostExchange(neighbours.index(horovod.rank), len(neighbours))
+            index = neighbours.index(horovod.rank)
+            of_host = HostExchange(index, len(neighbours), neighbours)
         apart, others = _join(messages, horovod, this, ranks, neighbours, of_host, timeout)
         within_host = of_host and _join_within_host(of_host, neighbours, machines, others)
     except OSError:
