@@ -28,6 +28,7 @@ from workloads import ids_from_uniform  # noqa: E402
 
 NUM_TABLES, DIM, BATCH_SIZE, IDS_OF_SAMPLE = 4, 32, 2048, 4
 PLACEMENTS = {"one": "distributed", "two": "distributed:two_levels"}
+LABELS = {"one": "one level", "two": "two levels"}
 WARM_UP, STEPS_OF_BLOCK = 2, 5
 TIMEOUT = 300  # seconds
 
@@ -149,7 +150,7 @@ def plot(path, about, rows):
         of_case = [row for row in rows if (row["hosts"], row["mbit"]) == case]
         for k, kind in enumerate(PLACEMENTS):
             places = np.arange(len(of_case)) + k * 0.4
-            axis.bar(places, [row[f"{kind}_ms"] for row in of_case], 0.4, label=f"{kind} level")
+            axis.bar(places, [row[f"{kind}_ms"] for row in of_case], 0.4, label=LABELS[kind])
         labels = [f"{row['overlap']:.2f}" for row in of_case]
         axis.set_xticks(np.arange(len(of_case)) + 0.2, labels, fontsize=8)
         where, mbit = case
