@@ -17,5 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    parts = "gpus", "cpus", "hosts", "ahead", "overlap", "two_levels", "sums", "hot"
-    run_part("ranks", parts, __doc__)
+    run_part(
+        "ranks",
+        ("gpus", "cpus", "hosts", "ahead", "overlap", "two_levels", "sums", "hot"),
+        __doc__,
+    )

@@ -76,7 +76,8 @@ def test_there_are_twelve_programs_and_pages_quote_each_part():
 
 def parts_of(program):
     """The names of a program's parts; none: it has no parts."""
-    match = re.search(r"run_part\(\"\w+\", \((.*)\), __doc__\)", program.read_text())
+    call = r"run_part\(\s*\"\w+\",\s*\((.*)\),\s*__doc__,?\s*\)"
+    match = re.search(call, program.read_text())
     return re.findall(r'"(\w+)"', match[1]) if match else []
 
 
