@@ -45,8 +45,8 @@ def route_ids(group, batch, num_ranks, tables, description, of_host=(), within_h
         group: the `ops.lookup_group.LookupGroup` of the batch.
         tables: a RoutedTable for each table of the group.
         description: a text that lists the lookup's tables and features, the same on all ranks.
-        of_host: empty, or the occurrences of the batch's ids, and the fault, of what
-            the ranks of this host asked it for, which the batch is: see `read_requests_of_host`.
+        of_host: empty, or what `read_requests_of_host` returned beside the batch: the occurrences
+            of its ids, and the fault.
         within_host: None, or the ExchangeWithinHost whose ranks are asked instead of the owners.
     """
     with tf.device("/CPU:0"):

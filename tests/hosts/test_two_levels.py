@@ -186,7 +186,8 @@ def terms_of(rank):
     return tf.constant(ids), random.normal(size=[2000, 8]).astype(np.float32)
 
 
-@pytest.mark.parametrize("comm_dtype", [None, pytest.param(tf.bfloat16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("comm_dtype", [None, tf.bfloat16])
 def test_sums_of_hosts_are_within_rounding_of_exact_sums(make_bed, start_job, comm_dtype):
     # Given the mean over four ranks of the gradients of each row, in float64, and of their sizes
     exact, sizes, counts = np.zeros([NUM_ROWS, 8]), np.zeros([NUM_ROWS, 8]), np.zeros([NUM_ROWS, 1])
@@ -373,6 +374,7 @@ def overlap_of_hosts(ranks_of_host, num_hosts):
     return np.mean(found)
 
 
+@pytest.mark.slow
 def test_two_levels_cross_as_often_and_in_fewer_bytes(make_bed, start_job):
     # Given two ranks on each of two hosts, 100 ms from each other, who share most ids
     bed, counted = make_bed(2), {}
