@@ -59,8 +59,8 @@ class TableConfig:
         of int64 keys.
       placement: Over several ranks, where the rows are: "distributed", `"localized:<rank>"`,
         "columns", "replicated" or "auto", which is planned. With ":sums" behind one of the first
-        three, owners send one sum of a sample's rows. `None`: as `enable_distributed_strategy`
-        says.
+        three, owners send one sum of a sample's rows; with ":two_levels" behind one of the first
+        two, a row crosses once to each host. `None`: as `enable_distributed_strategy` says.
       expected_ids: The approximate number of the table's ids in a rank's batch, for a plan. `None`:
         1,024.
 

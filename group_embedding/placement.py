@@ -7,12 +7,13 @@ import re
 DISTRIBUTED, REPLICATED, AUTO = "distributed", "replicated", "auto"
 DISTRIBUTED_SUMS = "distributed:sums"
 COLUMNS, COLUMNS_SUMS = "columns", "columns:sums"
-_LOCALIZED = re.compile(r"localized:(\d+)(:sums)?$")
-_WORDS = DISTRIBUTED, DISTRIBUTED_SUMS, COLUMNS, COLUMNS_SUMS, REPLICATED, AUTO
+TWO_LEVELS = "distributed:two_levels"
+_LOCALIZED = re.compile(r"localized:(\d+)(:sums|:two_levels)?$")
+_WORDS = DISTRIBUTED, DISTRIBUTED_SUMS, COLUMNS, COLUMNS_SUMS, TWO_LEVELS, REPLICATED, AUTO
 _KINDS = "mod", "hash", "one_rank", "columns"
 _CHOICES = (
-    "'distributed', 'localized:<rank>' or 'columns', each with ':sums' behind it or without, "
-    "'replicated' or 'auto'"
+    "'distributed', 'localized:<rank>' or 'columns', each with ':sums' behind it or without, the "
+    "first two with ':two_levels', 'replicated' or 'auto'"
 )
 
 
@@ -22,6 +23,7 @@ class Placement:
     key; 'one_rank': all are on `rank`; 'columns': each rank has as many columns of all rows.
 
     With `sums` an owner combines the rows of a sample and sends their sum; else it sends the rows.
+    With `two_levels` it sends a row once to each host, whose ranks share it; else to each rank.
 
     The methods are about tables by row. A key has the same number on its owner as elsewhere, and
     `ge.owner_of` names the owner.
@@ -30,6 +32,7 @@ class Placement:
     kind: str
     rank: int = 0
     sums: bool = False
+    two_levels: bool = False
 
     def __post_init__(self):
         if self.kind not in _KINDS:
@@ -99,7 +102,7 @@ class Placement:
     def __str__(self):
         words = {"one_rank": f"localized:{self.rank}", "columns": COLUMNS}
         where = words.get(self.kind, DISTRIBUTED)
-        return f"{where}:sums" if self.sums else where
+        return where + ":sums" * self.sums + ":two_levels" * self.two_levels
 
 
 def check_placement(owner, word):
@@ -108,7 +111,7 @@ def check_placement(owner, word):
     Args:
         owner: what asks for it, for the message.
         word: 'distributed', 'localized:<rank>' or 'columns', each with ':sums' behind it or
-            without, 'replicated' or 'auto'.
+            without, the first two with ':two_levels', 'replicated' or 'auto'.
 
     Raises:
         ValueError: it is none of them.
@@ -119,7 +122,7 @@ def check_placement(owner, word):
 
 
 def localized_rank(word):
-    """The rank of 'localized:<rank>', with ':sums' or without; else None."""
+    """The rank of 'localized:<rank>', whatever stands behind it; else None."""
     match = _LOCALIZED.match(word) if isinstance(word, str) else None
     return int(match.group(1)) if match else None
 
@@ -127,6 +130,11 @@ def localized_rank(word):
 def sends_sums(word):
     """Returns whether a placement has owners send sums of rows: one of its words ends so."""
     return word.endswith(":sums")
+
+
+def crosses_once(word):
+    """Returns whether a placement has rows cross once to each host: one of its words says so."""
+    return word.endswith(":two_levels")
 
 
 def is_by_columns(word):
@@ -180,7 +188,7 @@ def to_placement(owner, word, num_ranks, keyed):
             raise ValueError(
                 f"{owner}: expected placement to name a rank below {num_ranks}, got {word!r}"
             )
-        return Placement("one_rank", rank, sends_sums(word))
+        return Placement("one_rank", rank, sends_sums(word), crosses_once(word))
     if word == REPLICATED:
         if keyed:
             raise ValueError(
@@ -195,4 +203,5 @@ def to_placement(owner, word, num_ranks, keyed):
                 "and columns are spread of tables whose rows have numbers; use 'distributed:sums'"
             )
         return Placement("columns", sums=sends_sums(word))
-    return Placement("hash" if keyed else "mod", sums=sends_sums(word))
+    kind = "hash" if keyed else "mod"
+    return Placement(kind, sums=sends_sums(word), two_levels=crosses_once(word))

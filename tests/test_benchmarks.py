@@ -46,6 +46,7 @@ if bed_of_hosts_is_missing() is None:
     COMMANDS.append("bench_ranks hosts --delays 1 --steps 2")
     COMMANDS.append("bench_ranks ahead --alphas 0 --rates 0 --steps-per-call 1 --rounds 1")
     COMMANDS.append("bench_ranks sums --ids 5 --alphas 0 --rates 0 --rounds 1")
+    COMMANDS.append("bench_ranks two_levels --hosts aabb --rates 0 --table-rows 2000 --rounds 1")
 if importlib.util.find_spec("redis"):
     COMMANDS.append(
         "bench_serving --only publish --targets redis --rows 2000 --changed 90 --publishes 2"
@@ -75,7 +76,8 @@ def test_there_are_twelve_programs_and_pages_quote_each_part():
 
 def parts_of(program):
     """The names of a program's parts; none: it has no parts."""
-    match = re.search(r"run_part\(\"\w+\", \((.*)\), __doc__\)", program.read_text())
+    call = r"run_part\(\s*\"\w+\",\s*\((.*)\),\s*__doc__,?\s*\)"
+    match = re.search(call, program.read_text())
     return re.findall(r'"(\w+)"', match[1]) if match else []
 
 

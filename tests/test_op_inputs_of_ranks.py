@@ -1,5 +1,6 @@
 """Messages and rows of other ranks that native ops refuse; test_op_inputs.py has batches."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from support.cases.op_calls import (  # noqa: F401
@@ -66,16 +67,60 @@ def test_messages_of_other_ranks():
     for position in range(length):
         for word in (-1, HUGE, 2**63 - 1, -(2**63)):
             changed = tf.tensor_scatter_nd_update(messages, [[position]], [word])
-            if position in (2, 3):  # where a fault is, of which there is none
+            if position in (2, 3, 4):  # where a fault is, of which there is none
                 continue
             try:
                 read_requests(changed, splits)
             except Refused:
                 continue
-            assert position in (1, *range(8, length)), position  # of ids anything is read
+            assert position in (1, *range(9, length)), position  # of ids anything is read
     for attrs in ({"group_of_table": [0, 1]}, {"table_of_feature": [0, 2]}, {"table_names": []}):
         with pytest.raises(Refused):
             read_requests(messages, splits, **attrs)
+
+
+def test_proxies_that_are_none():
+    for attrs in (
+        {"proxies": [0, 1]},
+        {"proxies": [0, 2], "ranks_of_host": 2},
+        {"proxies": [0, -1], "ranks_of_host": 2},
+        {"proxies": [0], "ranks_of_host": 2},
+        {"proxies": [0, 0], "ranks_of_host": 1, "tables_with_sums": [1]},
+        {"proxies": [0, 0], "ranks_of_host": 1, "placements": ["mod", "columns"]},
+    ):
+        with pytest.raises(Refused, match="proxies"):
+            route(**attrs)
+
+
+@pytest.mark.parametrize(
+    "of_host",
+    [
+        [[1]],
+        [[1, 1, 1], []],
+        [[1, 1, 1, 1, 0], []],
+        [[1, 1, 1, 1, 2**33], []],
+        [[], [1, 0, 0, 7]],
+        [[], [6, 0, 0, 7, 1]],
+        [[], [-1, 0, 0, 7, 1]],
+        [[], [], []],
+    ],
+    ids=str,
+)
+def test_requests_of_a_host_that_are_none(of_host):
+    with pytest.raises(Refused, match="of_host"):
+        route(of_host=[tf.constant(words, tf.int64) for words in of_host])
+
+
+def test_a_fault_of_a_rank_that_is_not_of_the_host():
+    # Given a message of the only rank of a host, that rank HUGE has a fault
+    messages, splits = route(num_ranks=1)[:2]
+    words = tf.tensor_scatter_nd_update(messages, [[0], [4]], [1, HUGE])
+    # When its proxy reads it
+    *_, fault = read_requests(words, splits, ranks_of_host=[7])
+    # Then the fault goes on as it is; and a proxy of two ranks wants two messages
+    np.testing.assert_array_equal(fault, [1, -1, -1, 0, HUGE])
+    with pytest.raises(Refused, match="ranks_of_host"):
+        read_requests(words, splits, ranks_of_host=[7, 8])
 
 
 @pytest.mark.parametrize("tables", [[2], [-1], [INT32_MAX]], ids=str)

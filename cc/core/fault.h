@@ -17,6 +17,11 @@ enum class FaultKind : int32_t {
   kWeightRowsDiffer,  // value: the position whose row differs between ids and weights
 };
 
+// Whether a number that came from elsewhere is a kind of fault, or none.
+inline bool IsFaultKind(int64_t kind) {
+  return kind >= 0 && kind <= static_cast<int64_t>(FaultKind::kWeightRowsDiffer);
+}
+
 // Trivially copyable, so that a CUDA thread can fill one; the first to come wins.
 struct Fault {
   FaultKind kind = FaultKind::kNone;

@@ -72,9 +72,9 @@ def group_embedding_column_scope(
       name: the name of the fused op in the graph; `None` for `group_embedding`.
       placement: over several ranks, where the tables are: "distributed", `"localized:<rank>"`,
         "columns", "replicated" or "auto", which plans them together; with ":sums" behind one of the
-        first three, owners send one sum of a sample's rows; one for all, or a dict by the name of
-        the table: of the column, or of what columns share. `None`: as
-        `enable_distributed_strategy` says.
+        first three, owners send one sum of a sample's rows; with ":two_levels" behind one of the
+        first two, a row crosses once to each host; one for all, or a dict by the name of the table:
+        of the column, or of what columns share. `None`: as `enable_distributed_strategy` says.
 
     Returns:
       A context manager.

@@ -18,13 +18,14 @@ from group_embedding.ranks.sharding.sharded_lookup import (
     describe_spread,
     refuse_norms_of_columns,
 )
+from group_embedding.ranks.sharding.two_levels import ROWS_BY_PROXIES, crosses_once
 
 
 class ServedGroup(NamedTuple):
     """A group and what looks it up.
 
     One op, or one exchange, serves tables of this process of one dtype; tables over GPUs of one
-    dtype; or tables over ranks of any dtypes.
+    dtype; or tables over ranks of any dtypes, those of two levels apart.
     """
 
     group: LookupGroup
@@ -64,7 +65,10 @@ class Lookups:
         Args:
             inputs: of each feature its FeatureIds, or of each group its batch.
         """
-        weighted = any(one.weighted for one in inputs)
+        return self.groups_of(any(one.weighted for one in inputs))
+
+    def groups_of(self, weighted):
+        """`groups` of a call of which some feature has weights, or none."""
         return self._weighted_groups if weighted else self._plain_groups
 
     @functools.cached_property
@@ -119,6 +123,8 @@ def _source_of(table, weighted):
         return LOCAL_ROWS
     refuse_on_gpus(table)
     refuse_norms_of_columns(table)
+    if crosses_once(table):
+        return ROWS_BY_PROXIES
     return ROWS_OF_GPUS if is_served_by_gpus(table, weighted) else ROWS_OF_RANKS
 
 

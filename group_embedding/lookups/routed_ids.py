@@ -8,6 +8,7 @@ from group_embedding.ops import batch_sizes
 from group_embedding.ops.group_ids import Batch
 from group_embedding.ops.route_ids import Requests
 from group_embedding.ranks.sharding.sharded_lookup import RoutedBatch
+from group_embedding.ranks.sharding.two_levels import ROWS_BY_PROXIES, BatchByProxies
 
 
 class RoutedIds(tf.experimental.ExtensionType):
@@ -119,10 +120,7 @@ def from_routed_ids(lookups, routed_ids):
                 f"routed ids: expected what they were routed for, {was}; got {now}; give "
                 "route_ids and the lookup the same arguments"
             )
-    batches = [
-        from_tensors(*given, batch_sizes.from_string)
-        for given in zip(routed_ids.batches, routed_ids.weighted)
-    ]
+    batches = from_groups(lookups, routed_ids.batches, routed_ids.weighted, batch_sizes.from_string)
     shaped = dict(zip(routed_ids.shaped_features, routed_ids.sample_shapes))
     return batches, [shaped.get(f) for f in range(len(lookups.names))]
 
@@ -135,6 +133,10 @@ def _with_sizes(group, convert):
     """A packed or routed group with all sizes converted."""
     if isinstance(group, Batch):
         return group._replace(sizes=convert(group.sizes))
+    if isinstance(group, BatchByProxies):
+        return group._replace(
+            batch=_with_sizes(group.batch, convert), of_host=_with_sizes(group.of_host, convert)
+        )
     batches = [_with_sizes(batch, convert) for batch in group.requests.batches]
     return group._replace(
         batch=_with_sizes(group.batch, convert), requests=group.requests._replace(batches=batches)
@@ -143,9 +145,15 @@ def _with_sizes(group, convert):
 
 def to_tensors(group, convert=_as_they_are):
     """The tensors of a packed or routed group, its sizes converted."""
-    group = _with_sizes(group, convert)
+    return _to_tensors(_with_sizes(group, convert))
+
+
+def _to_tensors(group):
     if isinstance(group, Batch):
         return (group.buffer, group.sizes)
+    if isinstance(group, BatchByProxies):
+        batch, counts, asked, of_host = group
+        return (*_to_tensors(batch), counts, asked, *_to_tensors(of_host))
     batch, counts, requests, ahead = group
     of_requests = [t for part in zip(requests.batches, requests.times) for t in _flat(*part)]
     return (batch.buffer, batch.sizes, counts, requests.counts, *of_requests, *ahead)
@@ -155,17 +163,32 @@ def _flat(batch, times):
     return (batch.buffer, batch.sizes, times)
 
 
-def from_tensors(tensors, weighted, convert=_as_they_are):
-    """The group of which `to_tensors` made these tensors, its sizes converted back."""
-    return _with_sizes(_from_tensors(tensors, weighted), convert)
+def from_groups(lookups, groups, weighted, convert=_as_they_are):
+    """The batches of a call, of whose groups `to_tensors` made these tensors.
+
+    Args:
+        lookups: the `groups.Lookups` of the call.
+        groups: the tensors of each group.
+        weighted: whether the batch of each group has weights.
+        convert: of sizes, back.
+    """
+    served = lookups.groups_of(any(weighted))
+    batches = [
+        _from_tensors(tensors, has_weights, by_proxies=one.source is ROWS_BY_PROXIES)
+        for one, tensors, has_weights in zip(served, groups, weighted)
+    ]
+    return [_with_sizes(batch, convert) for batch in batches]
 
 
-def _from_tensors(tensors, weighted):
+def _from_tensors(tensors, weighted, by_proxies):
     buffer, sizes, *exchanged = tensors
     batch = Batch(buffer, sizes, weighted)
     if not exchanged:
         return batch
     counts, asked, *of_requests = exchanged
+    if by_proxies:
+        of_host = _from_tensors(of_requests, weighted=False, by_proxies=False)
+        return BatchByProxies(batch, counts, asked, of_host)
     num_ahead = len(of_requests) % 3  # each lookup on the owner has three tensors, rows ahead two
     ahead = tuple(of_requests[len(of_requests) - num_ahead :])
     of_requests = of_requests[: len(of_requests) - num_ahead]

@@ -64,10 +64,15 @@ def native():
     functions.GroupEmbeddingOpenHostExchange.restype = ctypes.c_int64
     text = [ctypes.c_char_p, ctypes.c_int64]
     number = [ctypes.c_int64]
-    functions.GroupEmbeddingOpenHostExchange.argtypes = [ctypes.c_int32, ctypes.c_int32, *text]
+    of_ranks = ctypes.POINTER(ctypes.c_int32)
+    functions.GroupEmbeddingOpenHostExchange.argtypes = [
+        ctypes.c_int32,
+        ctypes.c_int32,
+        of_ranks,
+        *text,
+    ]
     functions.GroupEmbeddingJoinHostExchange.restype = ctypes.c_bool
-    sockets = ctypes.POINTER(ctypes.c_int32)
-    functions.GroupEmbeddingJoinHostExchange.argtypes = [*number, sockets, *text]
+    functions.GroupEmbeddingJoinHostExchange.argtypes = [*number, of_ranks, *text]
     functions.GroupEmbeddingMapHostExchange.restype = ctypes.c_bool
     functions.GroupEmbeddingMapHostExchange.argtypes = [
         *number,

@@ -35,14 +35,21 @@ class HostExchange:
     """The ranks make it together. Each gives its `address` to the others of its host, maps theirs,
     and joins.
 
+    Args:
+        rank, num_ranks: of the exchange.
+        numbers: of its ranks in the job, for messages, if it is of some of these; None: it is of
+            all.
+
     Raises:
         OSError: this host shares no memory; says why.
     """
 
-    def __init__(self, rank, num_ranks):
+    def __init__(self, rank, num_ranks, numbers=None):
         self._num_ranks = num_ranks
         text = ctypes.create_string_buffer(_TEXT_BYTES)
-        self._number = native().GroupEmbeddingOpenHostExchange(rank, num_ranks, text, _TEXT_BYTES)
+        in_job = (ctypes.c_int32 * num_ranks)(*(numbers or range(num_ranks)))
+        arguments = rank, num_ranks, in_job, text, _TEXT_BYTES
+        self._number = native().GroupEmbeddingOpenHostExchange(*arguments)
         if self._number < 0:
             raise OSError(text.value.decode())
         self.address = text.value.decode()

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -11,18 +12,27 @@ _TEXT_BYTES = 1 << 16
 _NO_EXCHANGE = -1
 
 
+class PendingCall(NamedTuple):
+    """A call in which this process waits."""
+
+    key: str  # the same on all ranks that make it
+    description: str
+    seconds: float  # since it began
+    ranks: tuple = ()  # that make it; empty: all
+
+
 def pending_calls(exchange_number=_NO_EXCHANGE):
     """The calls that wait in a HostExchange, by its number, and the calls that were marked here.
 
     Returns:
-        [(key, description, seconds since it began)]; all ranks give a call the same key.
+        A list of PendingCall.
     """
     text = ctypes.create_string_buffer(_TEXT_BYTES)
     native().GroupEmbeddingPendingCalls(exchange_number, text, _TEXT_BYTES)
     calls = []
     for line in text.value.decode(errors="replace").splitlines():
         seconds, key, description = line.split("\t")
-        calls.append((key, description, float(seconds)))
+        calls.append(PendingCall(key, description, float(seconds)))
     return calls
 
 

@@ -38,18 +38,24 @@ class Requests(NamedTuple):
     counts: tf.Tensor  # int64 [ranks, tables]: rows asked by each rank
 
 
-def route_ids(group, batch, num_ranks, tables, description):
-    """Finds the unique rows of a batch and their owners.
+def route_ids(group, batch, num_ranks, tables, description, of_host=(), within_host=None):
+    """Finds the unique rows of a batch and their owners, or proxies.
 
     Args:
         group: the `ops.lookup_group.LookupGroup` of the batch.
         tables: a RoutedTable for each table of the group.
         description: a text that lists the lookup's tables and features, the same on all ranks.
+        of_host: empty, or what `read_requests_of_host` returned beside the batch: the occurrences
+            of its ids, and the fault.
+        within_host: None, or the ExchangeWithinHost whose ranks are asked instead of the owners.
     """
     with tf.device("/CPU:0"):
         messages, splits, counts, routed, sizes = library().route_ids(
             batch=batch.buffer,
             sizes=batch.sizes,
+            of_host=of_host,
+            proxies=within_host.proxies if within_host else [],
+            ranks_of_host=len(within_host.ranks) if within_host else 0,
             num_ranks=num_ranks,
             num_rows=[table.num_rows for table in tables],
             placements=[table.placement.kind for table in tables],
@@ -77,8 +83,26 @@ def read_requests(group, messages, splits, tables, lookup_of_table, description)
         lookup_of_table: for each table, the index of the lookup that reads its requested rows;
             tables with sums have lookups of their own.
     """
+    return _read(group, messages, splits, tables, lookup_of_table, description)[0]
+
+
+def read_requests_of_host(group, messages, splits, tables, description, ranks):
+    """Reads the messages of the ranks of a host to this one, their proxy; arguments as of
+    `read_requests`.
+
+    Args:
+        ranks: the numbers of these ranks in the job.
+
+    Returns:
+        Requests with one batch, which `route_ids` takes, and the fault of a rank, int64 [5] or [0].
+    """
+    one_batch = [0] * len(tables)
+    return _read(group, messages, splits, tables, one_batch, description, ranks)
+
+
+def _read(group, messages, splits, tables, lookup_of_table, description, ranks_of_host=()):
     with tf.device("/CPU:0"):
-        buffers, sizes, times, counts = library().read_requests(
+        buffers, sizes, times, counts, fault = library().read_requests(
             messages=messages,
             splits=splits,
             num_groups=max(lookup_of_table) + 1,
@@ -89,9 +113,10 @@ def read_requests(group, messages, splits, tables, lookup_of_table, description)
             feature_names=group.names,
             description=description,
             tables_with_sums=_with_sums(tables),
+            ranks_of_host=ranks_of_host,
         )
     batches = [Batch(b, s, weighted=False) for b, s in zip(buffers, sizes)]
-    return Requests(batches, times, counts)
+    return Requests(batches, times, counts), fault
 
 
 def of_sums(batch):
@@ -120,4 +145,4 @@ def _route_ids_grad(op, _messages, _splits, _counts, weight_grad, _sizes):
             f"send sums, as these have the rows; got one beside {described}; stop the gradient "
             "(tf.stop_gradient), or leave ':sums' out of the placement"
         )
-    return [weight_grad, None]
+    return [weight_grad, *[None] * (len(op.inputs) - 1)]

@@ -19,7 +19,9 @@ from group_embedding.placement import (
     DISTRIBUTED,
     DISTRIBUTED_SUMS,
     REPLICATED,
+    TWO_LEVELS,
     check_columns,
+    crosses_once,
     is_by_columns,
     localized_rank,
     sends_sums,
@@ -49,6 +51,8 @@ _SMALL_BYTES = 16 << 10  # a table up to this size costs more to ask for than to
 # Sums are chosen for so many of the bytes of rows, which go ahead of a step; columns for so many of
 # those of rows or sums, as all ranks look up all ids.
 _WORTH = 0.8
+# Rows cross once a host where its ranks ask for them so many times: they then share them in memory.
+_SHARED = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +116,14 @@ def place_tables(
 
     A table is kept whole on each rank if its rows and slots take 16 KiB or less, and up to
     `whole_bytes` if that sends the fewest bytes. Rows of other tables, and of tables of keys, are
-    spread over the ranks. Owners send sums of a sample's rows where these are at most 0.8 of the
-    bytes of unique rows; sums need tables in host memory, no sequences of the table, and no
-    feature with weights. Columns of a table of rows are spread, and sent as sums or not, where that
-    takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked for most;
-    they need a dim that the ranks divide, tables in host memory, and an optimizer that updates each
-    number of a row by itself. Placements that configs name stay, but for "auto".
+    spread over the ranks. They cross between hosts once a host, whose ranks share them, where the
+    ranks of a host ask for a row of another 1.5 times or more; that needs tables in host memory,
+    and several ranks on each of several hosts. Owners send sums of a sample's rows where these are
+    at most 0.8 of the bytes of rows; sums need tables in host memory, no sequences of the table,
+    and no feature with weights. Columns of a table of rows are spread, and sent as sums or not,
+    where that takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked for
+    most; they need a dim that the ranks divide, tables in host memory, and an optimizer that
+    updates each number of a row by itself. Placements that configs name stay, but for "auto".
 
     In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
     `dry_run=True` a process computes and prints them for any number of ranks and hosts.
@@ -131,7 +137,8 @@ def place_tables(
             slots.
         dtype: of rows of tables that name none.
         whole_bytes: see above.
-        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs no owner sends sums or columns.
+        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs no owner sends sums or columns,
+            and no ranks share rows.
         cores: how many of a CPU a rank has.
         network: the links between hosts, a `ge.simulate.Network`, whose `round_trips` are not read;
             None: 50 GB/s a rank and a round trip of 0.02 ms.
@@ -180,7 +187,7 @@ def place_tables(
         plans,
         job,
         whole_bytes,
-        may_send_sums=in_host_memory,
+        is_in_host_memory=in_host_memory,
         may_have_columns=has_columns,
     )
     words = {name: chooser.choose(name) for name in plans}
@@ -255,13 +262,14 @@ class _Chooser:
         plans: dict[str, TablePlan],
         job: Job,
         whole_bytes: int,
-        may_send_sums: bool,
+        is_in_host_memory: bool,
         may_have_columns: bool,
     ):
         self._features, self._plans, self._job = features, plans, job
         self._whole_bytes = whole_bytes
         weighted = any(f.weights_feature and not f.is_sequence for f in features)
-        self._may_send_sums = may_send_sums and not weighted
+        self._may_send_sums = is_in_host_memory and not weighted
+        self._may_share_rows = is_in_host_memory and job.hosts > 1 and job.ranks_of_host > 1
         self._may_have_columns = may_have_columns
         self._configs = {feature.table.name: feature.table for feature in features}
         self._ids = {name: sample.of_table(name, features) for name in plans}
@@ -307,10 +315,13 @@ class _Chooser:
         busiest = rows * self._share_of_busiest(name)
         for word in self._other_words(name):
             of_all = busiest if chosen == DISTRIBUTED and is_by_columns(word) else sent
-            if self._sent(name, word) <= _WORTH * of_all:
+            worth = 1 / _SHARED if crosses_once(word) else _WORTH
+            if self._sent(name, word) <= worth * of_all:
                 chosen, sent = word, self._sent(name, word)
         if chosen == COLUMNS:
             return chosen, f"{_share(sent, busiest)} of the bytes of the busiest owner of rows"
+        if chosen == TWO_LEVELS:
+            return chosen, f"ranks of a host ask {rows / sent:.2f} times for a row"
         if chosen != DISTRIBUTED:
             return chosen, f"{_share(sent, rows)} of the bytes of rows"
         if not self._has_sums(name):
@@ -321,6 +332,8 @@ class _Chooser:
     def _other_words(self, name) -> Iterator[str]:
         """The placements beside 'distributed' over which a table may be spread."""
         has_sums, has_columns = self._has_sums(name), self._has_columns(name)
+        if self._may_share_rows:
+            yield TWO_LEVELS
         if has_sums:
             yield DISTRIBUTED_SUMS
         if has_columns:
@@ -387,6 +400,8 @@ def _way_of(word):
         return WHOLE
     if is_by_columns(word):
         return "columns" if sends_sums(word) else COLUMN_ROWS
+    if crosses_once(word):
+        return "two_levels"
     return "owner_sums" if sends_sums(word) else "rows"
 
 

@@ -5,7 +5,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
 from group_embedding.lookups.flow import go_ahead, look_up
-from group_embedding.lookups.routed_ids import from_tensors, to_tensors
+from group_embedding.lookups.routed_ids import from_groups, to_tensors
 from group_embedding.ops import batch_sizes
 from group_embedding.ops.autodiff import differentiated
 from group_embedding.ops.deferred import defer, not_deferring
@@ -69,16 +69,15 @@ class _DeferredLookup:
         return [to_tensors(batch, batch_sizes.to_string) for batch in batches]
 
     def _look_up_routed(self, groups):
-        return self._look_up_batches(
-            [from_tensors(*group, batch_sizes.from_string) for group in zip(groups, self._weighted)]
-        )
+        given = self._lookups, groups, self._weighted
+        return self._look_up_batches(from_groups(*given, batch_sizes.from_string))
 
     def _batches_of(self, tensors):
-        tensors, batches = list(tensors), []
-        for size, weighted in zip(self._sizes, self._weighted):
-            batches.append(from_tensors(tensors[:size], weighted))
+        tensors, groups = list(tensors), []
+        for size in self._sizes:
+            groups.append(tensors[:size])
             del tensors[:size]
-        return batches
+        return from_groups(self._lookups, groups, self._weighted)
 
     def _look_up_batches(self, batches):
         buffers = [

@@ -71,7 +71,8 @@ def get_embedding_variable(
         ev_option: KeyedOptions, or DeepRec's EmbeddingVariableOption; None: the defaults.
         placement: over several ranks, 'distributed': each key is on the rank that its hash says; or
             `'localized:<rank>'`: all are on that one; with ':sums' behind it, owners send one sum
-            of a sample's rows. None: the default of the job.
+            of a sample's rows; with ':two_levels', a row crosses once to each host. None: the
+            default of the job.
         steps_to_live: `evict_after_steps` of options that evict no keys by themselves.
         partitioner: None, or what says for variables how many pieces they have. The table is one
             piece, and a warning says so once: it grows in parts by itself, and

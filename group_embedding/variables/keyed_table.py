@@ -36,7 +36,8 @@ def keyed_table(
         trainable: if not, no lookup inserts keys and no step changes rows.
         placement: over several ranks, 'distributed': the hash of a key says on which rank it is; or
             `'localized:<rank>'`: all keys are on that rank; with ':sums' behind it, owners send one
-            sum of a sample's rows. None: the default of the job.
+            sum of a sample's rows; with ':two_levels', a row crosses once to each host. None: the
+            default of the job.
         options: those of `KeyedOptions`: what rows start as, which keys get a row and lose it, and
             where rows lie.
 

@@ -68,10 +68,10 @@ TEST(EachOwnerIsAskedOnceForEachOfItsRows) {
   const Messages messages = WriteMessages(two.requests, two.fault, kDescription, false, 2);
   // The id of weight 0 is left out of a mean, and so is the negative one.
   CHECK_EQ(messages.counts, (std::vector<int64_t>{1, 1, 1, 1}));
-  CHECK_EQ(messages.splits, (std::vector<int64_t>{10, 10}));
+  CHECK_EQ(messages.splits, (std::vector<int64_t>{11, 11}));
   CHECK_EQ(messages.words,
-           (std::vector<int64_t>{0, -1, -1, 0, kDigest, 0, 1, 1, /*2:*/ 1, /*4:*/ 2,  //
-                                 0, -1, -1, 0, kDigest, 0, 1, 1, /*7:*/ 3, /*1:*/ 0}));
+           (std::vector<int64_t>{0, -1, -1, 0, -1, kDigest, 0, 1, 1, /*2:*/ 1, /*4:*/ 2,  //
+                                 0, -1, -1, 0, -1, kDigest, 0, 1, 1, /*7:*/ 3, /*1:*/ 0}));
 }
 
 TEST(RoutedIdsNameTheRowsThatComeBack) {
@@ -148,10 +148,10 @@ TEST(ABadIdTravelsInEveryMessageAndReadsZeros) {
 }
 
 TEST(OwnersReadTheRequestsOfAllRanksTableByTable) {
-  const std::vector<int64_t> words = {0, -1, -1, 0, kDigest, 0, 2, 1, 5, 6, 7,  // 5, 6 and 7
-                                      0, -1, -1, 0, kDigest, 0, 0, 0,           // nothing
-                                      0, -1, -1, 0, kDigest, 0, 1, 2, 8, 9, 4};
-  const std::vector<int64_t> splits = {11, 8, 11};
+  const std::vector<int64_t> words = {0, -1, -1, 0, -1, kDigest, 0, 2, 1, 5, 6, 7,  // 5, 6 and 7
+                                      0, -1, -1, 0, -1, kDigest, 0, 0, 0,           // nothing
+                                      0, -1, -1, 0, -1, kDigest, 0, 1, 2, 8, 9, 4};
+  const std::vector<int64_t> splits = {12, 9, 12};
   const Requests requests = ReadMessages(words.data(), splits.data(), 3, kDescription);
   CHECK_OK(requests.error);
   CHECK_EQ(requests.fault_rank, int64_t{-1});
@@ -161,14 +161,14 @@ TEST(OwnersReadTheRequestsOfAllRanksTableByTable) {
 }
 
 TEST(WordsThatAreNoMessagesAreRefused) {
-  const std::vector<int64_t> words = {0, -1, -1, 0, kDigest, 0, 3, 0, 1};
-  for (const int64_t size : {3, 7, 8, 9}) {
+  const std::vector<int64_t> words = {0, -1, -1, 0, -1, kDigest, 0, 3, 0, 1};
+  for (const int64_t size : {3, 8, 9, 10}) {
     CHECK_TRUE(!ReadMessages(words.data(), &size, 1, kDescription).error.empty());
   }
   for (const int64_t bad : {int64_t{-1}, int64_t{1} << 62}) {
-    const std::vector<int64_t> counts = {0, -1, -1, 0, kDigest, 0, bad, 1};
-    const std::vector<int64_t> description = {0, -1, -1, 0, kDigest, bad, 0, 0};
-    const int64_t size = 8;
+    const std::vector<int64_t> counts = {0, -1, -1, 0, -1, kDigest, 0, bad, 1};
+    const std::vector<int64_t> description = {0, -1, -1, 0, -1, kDigest, bad, 0, 0};
+    const int64_t size = 9;
     CHECK_TRUE(!ReadMessages(counts.data(), &size, 1, kDescription).error.empty());
     CHECK_TRUE(!ReadMessages(description.data(), &size, 1, kDescription).error.empty());
   }

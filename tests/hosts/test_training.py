@@ -7,7 +7,12 @@ from support.session.tiers import by_day
 
 import group_embedding as ge
 
-LAYOUTS = by_day(["ab", "aabb", "abc"], ["aabb"], nightly=["ab", "abc"])
+ONE, TWO = "distributed", "distributed:two_levels"
+LAYOUTS = by_day(
+    [("aabb", ONE), ("aabb", TWO), ("ab", ONE), ("abc", ONE)],
+    [("aabb", ONE)],
+    nightly=[("ab", ONE), ("abc", ONE)],
+)
 NUM_STEPS = 5
 BATCH_SIZE = 12
 DIMS = {"user": 4, "item": 16, "word": 33}
@@ -126,8 +131,8 @@ def train(cases):
     return {case: CASES[case]() for case in cases}
 
 
-def train_on_rank(cases):
-    ge.enable_distributed_strategy()
+def train_on_rank(cases, placement=ONE):
+    ge.enable_distributed_strategy(placement=placement)
     return train(cases)
 
 
@@ -136,11 +141,12 @@ def expected():
     return train(CASES)
 
 
-@pytest.mark.parametrize("where", LAYOUTS)
-def test_hosts_train_what_one_process_trains(make_bed, start_job, expected, where):
+@pytest.mark.parametrize("where, placement", LAYOUTS)
+def test_hosts_train_what_one_process_trains(make_bed, start_job, expected, where, placement):
     bed = make_bed(len(set(where)))
 
-    ranks = start_job(bed, where, train_on_rank, list(CASES), timeout=120).results()
+    job = start_job(bed, where, train_on_rank, list(CASES), placement, timeout=120)
+    ranks = job.results()
 
     for name, arrays in expected.items():
         for of_rank in ranks:

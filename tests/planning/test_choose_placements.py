@@ -1,6 +1,7 @@
 """Placements that are chosen by bytes, for given ranks and hosts and in a job."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_each_table_has_the_placement_of_the_fewest_bytes(capsys):
         "history": "columns:sums",
         "clicks": "distributed:sums",
         "users": "distributed",
-        "hot": "distributed",
+        "hot": "distributed:two_levels",
         "wide": "columns:sums",
         "placed": "localized:1",
     }
@@ -114,6 +115,39 @@ def test_columns_are_spread_of_wide_tables_whose_lookups_allow_it(options, place
     found = placed([ge.FeatureConfig("history", table, "sum")])
     # Then by columns, where these divide among the ranks and send fewer bytes
     assert words(found) == {"history": placement}
+
+
+@pytest.mark.parametrize(
+    "change, placement",
+    [
+        ({}, "distributed:two_levels"),
+        ({"num_rows": None}, "distributed:two_levels"),
+        ({"hosts": 1}, "distributed"),
+        ({"ranks": 2}, "distributed"),
+        ({"machine": "h100"}, "distributed"),
+        ({"known": 100_000}, "distributed"),  # of which ranks of a host share few
+    ],
+    ids=str,
+)
+def test_rows_that_ranks_of_a_host_share_cross_once(capsys, change, placement):
+    # Given a table of one id a sample, and ranks whose batches have most ids in common
+    table = ge.TableConfig("users", change.get("num_rows", 200_000), 50)
+    ids = np.random.default_rng(SEED).integers(0, change.get("known", 500), [8, 1024, 1])
+    options = {name: change[name] for name in ("hosts", "ranks", "machine") if name in change}
+    # When it is placed over eight ranks on two hosts
+    found = ge.place_tables(
+        [ge.FeatureConfig("users", table)],
+        batches=[{"users": of_batch} for of_batch in ids],
+        dry_run=True,
+        **{"ranks": 8, "hosts": 2, **options},
+    )
+    # Then rows cross once a host, and the reason says how often they else would
+    assert words(found) == {"users": placement}
+    if placement != "distributed":
+        unique = [len(np.unique(of_batches)) for of_batches in (ids[0], ids[:4])]
+        (said,) = re.findall(r"ranks of a host ask ([0-9.]+) times", capsys.readouterr().out)
+        assert float(said) == pytest.approx(4 * unique[0] / unique[1], rel=0.05)
+        assert found.crossings == 3
 
 
 def test_optimizers_of_whole_rows_keep_rows_whole():

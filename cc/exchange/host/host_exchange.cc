@@ -21,10 +21,14 @@ int64_t Inbox::bytes(int rank) const {
   return messages_[rank] == nullptr ? 0 : messages_[rank]->bytes;
 }
 
-std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, Status* error) {
+std::string Inbox::NameOf(int rank) const { return exchange_->NameOf(rank); }
+
+std::shared_ptr<HostExchange> HostExchange::Make(int rank, int num_ranks, Status* error,
+                                                 std::vector<int> numbers) {
   std::unique_ptr<MessageMemory> memory = MessageMemory::Make(rank, num_ranks, error);
   if (memory == nullptr) return nullptr;
-  return std::shared_ptr<HostExchange>(new HostExchange(rank, num_ranks, std::move(memory)));
+  return std::shared_ptr<HostExchange>(
+      new HostExchange(rank, num_ranks, std::move(numbers), std::move(memory)));
 }
 
 Status HostExchange::Join(const std::vector<int>& sockets, LateWarning late) {
@@ -36,7 +40,7 @@ Status HostExchange::Join(const std::vector<int>& sockets, LateWarning late) {
   for (int n = 0; n < num_ranks_; ++n) {
     has_network |= n != rank_ && sockets[n] >= 0;
     if (n != rank_ && sockets[n] < 0 && !memory_->IsMapped(n)) {
-      return "rank " + std::to_string(n) + ": expected a connection, or memory that was mapped";
+      return NameOf(n) + ": expected a connection, or memory that was mapped";
     }
   }
   if (has_network) {
@@ -64,7 +68,7 @@ Status HostExchange::Prepare(const std::string& name, const CallDescription& des
       outgoing->messages.clear();
       return "expected all that ranks send at a time to fit " +
              std::to_string(SharedMemory::kBytes >> 30) + " GiB, got " + std::to_string(bytes[n]) +
-             " bytes more for rank " + std::to_string(n) + "; use smaller batches";
+             " bytes more for " + NameOf(n) + "; use smaller batches";
     }
   }
   return {};
@@ -170,9 +174,9 @@ std::vector<std::string> HostExchange::FindLate(double seconds) {
     call.is_late = true;
     std::string ranks;
     for (int n = 0; n < num_ranks_; ++n) {
-      if (n != rank_ && call.arrived[n].empty()) ranks += " " + std::to_string(n);
+      if (n != rank_ && call.arrived[n].empty()) ranks += " " + std::to_string(NumberOf(n));
     }
-    warnings.push_back("rank " + std::to_string(rank_) + " has waited for more than " +
+    warnings.push_back(NameOf(rank_) + " has waited for more than " +
                        std::to_string(static_cast<int>(waited.count())) + " s in '" + name +
                        "' for these ranks, which live but have not come there:" + ranks +
                        "; do all ranks take the same steps, in evaluation and saving too?");
@@ -188,9 +192,9 @@ void HostExchange::Collect() {
     has_ended_[n] = transports_[n]->HasEnded(n);
     std::vector<MessagePtr> messages;
     if (!transports_[n]->TakePosted(n, &messages)) {
-      end_ = "the exchange has ended: expected messages of rank " + std::to_string(n) +
+      end_ = "the exchange has ended: expected messages of " + NameOf(n) +
              ", got something else; do all ranks run the same version?";
-      SetEnded("rank " + std::to_string(n) + " sent what is no message");
+      SetEnded(NameOf(n) + " sent what is no message");
       return;
     }
     for (MessagePtr& message : messages) {
@@ -223,7 +227,7 @@ bool HostExchange::HasEnded(Call* call, Ended* ended) {
     if (n == rank_ || !call->arrived[n].empty()) continue;
     is_complete = false;
     if (has_ended_[n] && ended->error.ok()) {
-      ended->error = "the exchange has ended: rank " + std::to_string(n) + " takes part no more" +
+      ended->error = "the exchange has ended: " + NameOf(n) + " takes part no more" +
                      transports_[n]->ReasonOf(n) + WaitsIn(call->description);
     }
   }
@@ -251,7 +255,8 @@ std::string HostExchange::DifferenceIn(const Call& call) const {
     if (n == rank_) continue;
     const Message* message = call.arrived[n].front().get();
     if (message->digest == call.description.digest) continue;
-    return DifferenceOf(*call.description.text, transports_[n]->DescriptionOf(n, *message), n);
+    return DifferenceOf(*call.description.text, transports_[n]->DescriptionOf(n, *message),
+                        NumberOf(n));
   }
   return "";
 }

@@ -32,6 +32,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
@@ -69,6 +70,7 @@ class Inbox {
 
   const char* data(int rank) const;  // null for this rank
   int64_t bytes(int rank) const;
+  std::string NameOf(int rank) const;  // see HostExchange
 
  private:
   const std::shared_ptr<const HostExchange> exchange_;  // keeps the memory mapped
@@ -86,13 +88,17 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   // inbox: null if there is an error.
   using Done = std::function<void(const Status& error, std::shared_ptr<const Inbox> inbox)>;
 
-  // Makes this rank's memory. Null on an error; *error says which.
-  static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, Status* error);
+  // Makes this rank's memory. Null on an error; *error says which. numbers: [num_ranks] of the
+  // exchange's ranks in the job, if it is of some of these; empty: it is of all.
+  static std::shared_ptr<HostExchange> Make(int rank, int num_ranks, Status* error,
+                                            std::vector<int> numbers = {});
 
   // This rank's address, for Map of the other ranks of its host.
   const std::string& address() const { return memory_->address(); }
   // Opens the memory of another rank of this host; before Join.
-  Status Map(int rank, const std::string& address) { return memory_->Map(rank, address); }
+  Status Map(int rank, const std::string& address) {
+    return memory_->Map(rank, address).In(NameOf(rank) + ": ");
+  }
   // Begins; called once. sockets: [num_ranks] a connection to each rank that messages reach by the
   // network, which the exchange takes over and closes; -1: by memory that was mapped. On success
   // the exchange's thread runs, and keeps the object alive until End.
@@ -100,6 +106,8 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
 
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
+  // "rank 3": a rank of the exchange in messages, by its number in the job.
+  std::string NameOf(int rank) const { return "rank " + std::to_string(NumberOf(rank)); }
 
   // Allocates a message of bytes[n] bytes for each other rank n.
   // On success the caller fills `outgoing`, and then calls Send or destroys it.
@@ -135,15 +143,18 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
     std::shared_ptr<const Inbox> inbox;
   };
 
-  HostExchange(int rank, int num_ranks, std::unique_ptr<MessageMemory> memory)
+  HostExchange(int rank, int num_ranks, std::vector<int> numbers,
+               std::unique_ptr<MessageMemory> memory)
       : rank_(rank),
         num_ranks_(num_ranks),
+        numbers_(std::move(numbers)),
         memory_(std::move(memory)),
         transports_(static_cast<size_t>(num_ranks), memory_.get()),
         has_ended_(static_cast<size_t>(num_ranks)) {
     use_.sent_bytes.resize(num_ranks);
   }
   void Listen(const LateWarning& late);
+  int NumberOf(int rank) const { return numbers_.empty() ? rank : numbers_[rank]; }
 
   // With the lock held.
   void SetEnded(const std::string& reason);
@@ -156,6 +167,7 @@ class HostExchange : public std::enable_shared_from_this<HostExchange> {
   std::vector<std::string> FindLate(double seconds);
 
   const int rank_, num_ranks_;
+  const std::vector<int> numbers_;
   const std::unique_ptr<MessageMemory> memory_;  // says which of its methods need the lock
   std::unique_ptr<MessageNetwork> network_;      // null: all ranks are of this host
   std::vector<MessageTransport*> transports_;    // [num_ranks] by which a rank is reached

@@ -53,7 +53,7 @@ std::unique_ptr<MessageMemory> MessageMemory::Make(int rank, int num_ranks, Stat
 Status MessageMemory::Map(int rank, const std::string& address) {
   Status status;
   memories_[rank] = SharedMemory::Map(address, &status);
-  return status.In("rank " + std::to_string(rank) + ": ");
+  return status;
 }
 
 MessagePtr MessageMemory::NewMessage(const std::string& name, const CallDescription& description,

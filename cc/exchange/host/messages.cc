@@ -8,7 +8,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kHeaderWords = 6;
+constexpr int64_t kHeaderWords = 7;
 
 int64_t WordsOf(int64_t bytes) { return (bytes + 7) / 8; }
 
@@ -20,10 +20,6 @@ std::string NextLine(const std::string& text, size_t* at) {
   const size_t end = std::min(text.find('\n', begin), text.size());
   *at = end + 1;
   return text.substr(begin, end - begin);
-}
-
-bool IsFaultKind(int64_t kind) {
-  return kind >= 0 && kind <= static_cast<int64_t>(FaultKind::kWeightRowsDiffer);
 }
 
 // Reads a message word by word. Reading past its end gives zeros and makes Ended false.
@@ -164,7 +160,8 @@ std::string DifferenceOf(const std::string& ours, const std::string& theirs, int
 }
 
 Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
-                       const Description& description, bool with_description, int64_t num_ranks) {
+                       const Description& description, bool with_description, int64_t num_ranks,
+                       int64_t fault_rank) {
   Messages messages;
   std::vector<int64_t>& words = messages.words;
   const int64_t description_bytes =
@@ -176,7 +173,7 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
     const size_t start = words.size();
     words.insert(words.end(),
                  {static_cast<int64_t>(fault.kind), fault.feature, fault.sample, fault.value,
-                  static_cast<int64_t>(DigestOf(description.text)), description_bytes});
+                  fault_rank, static_cast<int64_t>(DigestOf(description.text)), description_bytes});
     words.resize(words.size() + WordsOf(description_bytes));
     std::memcpy(words.data() + start + kHeaderWords, description.text.data(), description_bytes);
     for (const TableRequest& table : tables) {
@@ -203,7 +200,7 @@ Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fau
 }
 
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
-                      const Description& description) {
+                      const Description& description, const std::vector<int64_t>& numbers) {
   const int64_t num_tables = static_cast<int64_t>(description.keyed.size());
   Requests requests;
   requests.ids.resize(num_tables);
@@ -212,16 +209,18 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
   requests.factors.resize(num_tables);
   for (int64_t n = 0; n < num_ranks; words += splits[n++]) {
     Reader message(words, splits[n]);
+    const int64_t number = numbers.empty() ? n : numbers[n];
     const int64_t kind = message.Next(), feature = message.Next();
     const int64_t sample = message.Next(), value = message.Next();
+    const int64_t said_rank = message.Next(), fault_rank = said_rank < 0 ? number : said_rank;
     const uint64_t digest = static_cast<uint64_t>(message.Next());
     const std::string text = message.Text(message.Next());
     if (digest != DigestOf(description.text)) {
-      requests.error = DifferenceOf(description.text, text, n);
+      requests.error = DifferenceOf(description.text, text, number);
       return requests;
     }
-    if (requests.fault_rank < 0 && kind != 0) {
-      requests.fault_rank = n;
+    if (kind != 0 && (requests.fault_rank < 0 || fault_rank < requests.fault_rank)) {
+      requests.fault_rank = fault_rank;
       requests.fault = {static_cast<FaultKind>(kind), static_cast<int32_t>(feature), sample, value};
     }
     for (int64_t t = 0; t < num_tables; ++t) requests.counts.push_back(message.Next());
@@ -238,7 +237,7 @@ Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_r
       message.AppendUpTo(kMaxTimes, counts[t], &requests.times[t]);
     }
     if (!message.Ended() || !IsFaultKind(kind)) {
-      requests.error = "rank " + std::to_string(n) + " sent what is no message of this lookup";
+      requests.error = "rank " + std::to_string(number) + " sent what is no message of this lookup";
       return requests;
     }
   }

@@ -1,7 +1,8 @@
 // The message with which one rank requests rows from another: int64 words, sent in one all-to-all.
 //
-//   | fault kind, feature, sample, id | digest of the description | its bytes that follow, or 0 |
-//   | the description, in words | number of rows of each table [num_tables] |
+//   | fault kind, feature, sample, id, rank that has it | digest of the description |
+//   | bytes of the description that follow, or 0 | the description, in words |
+//   | number of rows of each table [num_tables] |
 //   | local ids or keys, table after table |
 //   | for keyed tables, the occurrences of each key in the batch, table after table |
 //
@@ -61,9 +62,11 @@ struct Messages {
   std::vector<int64_t> counts;  // [num_ranks, num_tables] requested rows
 };
 
-// with_description: whether the messages contain the text.
+// with_description: whether the messages contain the text. fault_rank: the rank that has the fault;
+// -1: the one that sends the messages.
 Messages WriteMessages(const std::vector<TableRequest>& tables, const Fault& fault,
-                       const Description& description, bool with_description, int64_t num_ranks);
+                       const Description& description, bool with_description, int64_t num_ranks,
+                       int64_t fault_rank = -1);
 
 // The messages that one rank received.
 struct Requests {
@@ -79,8 +82,9 @@ struct Requests {
   std::string error;  // how the ranks disagree; empty: they agree
 };
 
-// words: [sum of splits], which may hold anything: nothing outside of them is read.
+// words: [sum of splits], which may hold anything: nothing outside of them is read. numbers:
+// [num_ranks] of the ranks in the job, where they are some of these; empty: they are all.
 Requests ReadMessages(const int64_t* words, const int64_t* splits, int64_t num_ranks,
-                      const Description& description);
+                      const Description& description, const std::vector<int64_t>& numbers = {});
 
 }  // namespace group_embedding

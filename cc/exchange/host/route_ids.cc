@@ -28,8 +28,8 @@ class UniqueIds {
     times_.assign(are_counted ? max_ids + 1 : 0, 0);
   }
 
-  // Returns the number of `id` among the unique ids.
-  int64_t Add(int64_t id) {
+  // Returns the number of `id`, which occurs so many times, among the unique ids.
+  int64_t Add(int64_t id, int64_t times) {
     ids_[size_] = id;
     size_t cell = (static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15u >> 20) & mask_;
     uint32_t number = NumberIn(cell);
@@ -39,7 +39,7 @@ class UniqueIds {
     }
     cells_[cell] = number;
     size_ += number == size_;
-    if (!times_.empty()) ++times_[number];
+    if (!times_.empty()) times_[number] = std::min(times_[number] + times, kMaxTimes);
     return number;
   }
 
@@ -62,24 +62,45 @@ class UniqueIds {
   std::vector<int64_t> ids_, times_;  // with space for one more id
 };
 
-// Sorts unique ids by owner, stably; `new_number`: written, the new number of each.
-TableRequest SortByOwner(const UniqueIds& unique, const RoutedTable& table, int64_t num_ranks,
-                         std::vector<int64_t>* new_number) {
+// The ranks that are asked for ids of one table, and what for: owners for local ids, or proxies for
+// the ids themselves.
+class AskedRanks {
+ public:
+  AskedRanks(const RouteInput& input, const RoutedTable& table)
+      : owners_(table.placement, input.num_ranks),
+        proxies_(input.proxies),
+        num_ranks_(proxies_.of.empty() ? input.num_ranks : proxies_.num_ranks) {}
+
+  int64_t num_ranks() const { return num_ranks_; }
+  Owner For(int64_t id) const {
+    const Owner owner = owners_.Of(id);
+    return proxies_.of.empty() ? owner : Owner{proxies_.of[owner.rank], id};
+  }
+
+ private:
+  const Owners owners_;
+  const Proxies& proxies_;
+  const int64_t num_ranks_;
+};
+
+// Sorts unique ids by the rank that is asked, stably; `new_number`: written, the new number of
+// each.
+TableRequest SortByRank(const UniqueIds& unique, const AskedRanks& ranks,
+                        std::vector<int64_t>* new_number) {
   const int64_t *ids = unique.ids(), *times = unique.times();
-  const int64_t num_ids = unique.size();
-  const Owners owners(table.placement, num_ranks);
+  const int64_t num_ids = unique.size(), num_ranks = ranks.num_ranks();
   TableRequest request;
   request.first_row.assign(num_ranks + 1, 0);
-  for (int64_t u = 0; u < num_ids; ++u) ++request.first_row[owners.Of(ids[u]).rank + 1];
+  for (int64_t u = 0; u < num_ids; ++u) ++request.first_row[ranks.For(ids[u]).rank + 1];
   for (int64_t n = 0; n < num_ranks; ++n) request.first_row[n + 1] += request.first_row[n];
   std::vector<int64_t> next(request.first_row.begin(), request.first_row.end() - 1);
   request.ids.resize(num_ids);
   request.times.resize(times == nullptr ? 0 : num_ids);
   new_number->resize(num_ids);
   for (int64_t u = 0; u < num_ids; ++u) {
-    const Owner owner = owners.Of(ids[u]);
-    const int64_t to = (*new_number)[u] = next[owner.rank]++;
-    request.ids[to] = owner.local_id;
+    const Owner asked = ranks.For(ids[u]);
+    const int64_t to = (*new_number)[u] = next[asked.rank]++;
+    request.ids[to] = asked.local_id;
     if (times != nullptr) request.times[to] = times[u];
   }
   return request;
@@ -115,8 +136,9 @@ TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
                         Fault* fault) {
   unique->Clear(NumIds(input, features), /*are_counted=*/table.num_rows == kAnyKey);
   ForIdsOfTable(input, features, [&](int64_t i, int64_t id, float weight, int64_t f, int64_t s) {
+    const int64_t times = input.times == nullptr ? 1 : input.times[i];
     if (table.num_rows == kAnyKey) {
-      ids[i] = unique->Add(id);
+      ids[i] = unique->Add(id, times);
       return;
     }
     const IdUse use = UseOfId(id, weight, table.num_rows, input.features[f].combiner,
@@ -124,10 +146,12 @@ TableRequest RouteTable(const RouteInput& input, const RoutedTable& table,
     if (use == IdUse::kZeros && !input.invalid_ids.read_zeros && fault->kind == FaultKind::kNone) {
       *fault = {FaultKind::kIdOutOfRange, static_cast<int32_t>(f), s, id};
     }
-    ids[i] = use == IdUse::kRow ? unique->Add(id) : use == IdUse::kZeros ? kReadsZeros : kLeftOut;
+    ids[i] = use == IdUse::kRow     ? unique->Add(id, times)
+             : use == IdUse::kZeros ? kReadsZeros
+                                    : kLeftOut;
   });
   std::vector<int64_t> new_number;
-  TableRequest request = SortByOwner(*unique, table, input.num_ranks, &new_number);
+  TableRequest request = SortByRank(*unique, AskedRanks(input, table), &new_number);
   const int64_t past_the_end = static_cast<int64_t>(new_number.size());
   ForIdsOfTable(input, features, [&](int64_t i, int64_t, float, int64_t, int64_t) {
     if (ids[i] != kLeftOut) ids[i] = ids[i] == kReadsZeros ? past_the_end : new_number[ids[i]];

@@ -8,6 +8,14 @@
 //
 // Where each rank has some columns of all rows, all are asked for the same rows, or sums. The parts
 // of a row are joined (join_columns.h) before the batch is looked up.
+//
+// In an exchange of two levels the ranks of a host first ask their proxies, which are ranks of that
+// host, and these ask the owners once for what several of them need:
+//
+//   rank 0 of host a: ids 7 2     rank 0 is the proxy of owner 2, rank 1 that of owner 3
+//   rank 1 of host a: ids 3 2     rank 0 asks owner 2 for id 2, once; rank 1 asks owner 3 for 7 3
+//
+// Messages to proxies have ids as the batch has them, which the proxy routes in its turn.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +38,12 @@ struct RoutedTable {
   bool sums = false;  // whether its owners send sums of rows
 };
 
+// Which ranks of this host ask the owners. None of the tables is spread by columns, or has sums.
+struct Proxies {
+  int64_t num_ranks = 0;         // of the host
+  std::vector<int32_t> of = {};  // [ranks of the job] the number of an owner's proxy in the host
+};
+
 // The batch of one rank before it is routed.
 struct RouteInput {
   const RoutedTable* tables;  // [num_tables]
@@ -39,6 +53,9 @@ struct RouteInput {
   Batch batch;
   InvalidIds invalid_ids;
   int64_t num_ranks;
+  Proxies proxies = {};  // empty: owners are asked
+  const int64_t* times =
+      nullptr;  // [batch.num_ids] occurrences of each id, 1 to kMaxTimes; null: 1
 };
 
 // The batch's samples of one table whose owners send sums, once these have come: sample after
@@ -48,13 +65,13 @@ struct SampleSums {
   std::vector<int64_t> rows;        // [row_splits.back()]
 };
 
-// Returns the requests for each table. ids: [batch.num_ids] written: for each id its row in the
-// table's matrix, -1 if the id is left out, or the matrix's number of rows if the id reads zeros.
-// Tables of keys are not spread by columns. Keys that are left out because of their weight are
-// requested too, since their owner counts them. sums: [num_tables] written; a table that has some
-// has no `ids`. fault: receives the first bad id, which reads zeros here: a rank with bad input
-// still takes part in the exchange, so that other ranks do not wait for it. The result depends on
-// the input alone. The batch has fewer than 2^31 ids.
+// Returns the requests for each table, to owners or to proxies. ids: [batch.num_ids] written: for
+// each id its row in the table's matrix, -1 if the id is left out, or the matrix's number of rows
+// if the id reads zeros. Tables of keys are not spread by columns. Keys that are left out because
+// of their weight are requested too, since their owner counts them. sums: [num_tables] written; a
+// table that has some has no `ids`. fault: receives the first bad id, which reads zeros here: a
+// rank with bad input still takes part in the exchange, so that other ranks do not wait for it. The
+// result depends on the input alone. The batch has fewer than 2^31 ids.
 std::vector<TableRequest> RouteIds(const RouteInput& input, int64_t* ids,
                                    std::vector<SampleSums>* sums, Fault* fault,
                                    const ParallelFor& parallel_for);

@@ -94,7 +94,7 @@ class HostAllgatherOp : public HostRowsOp {
       const int64_t bytes = PieceBytes(call->AllBytes(n), call->piece);
       if (inbox.bytes(n) != kHeaderBytes + bytes) {
         return absl::InvalidArgumentError(
-            "rank " + std::to_string(n) + " sent " + std::to_string(inbox.bytes(n) - kHeaderBytes) +
+            inbox.NameOf(n) + " sent " + std::to_string(inbox.bytes(n) - kHeaderBytes) +
             " bytes, expected " + std::to_string(bytes) + "; do all ranks run the same model?");
       }
       if (bytes == 0) continue;
@@ -120,7 +120,7 @@ class HostAllgatherOp : public HostRowsOp {
       }
       const int64_t most = kMaxBytes / std::max<int64_t>(1, call->row_bytes);
       if (num_rows < 0 || num_rows > most - call->first_row.back()) {
-        return absl::InvalidArgumentError("rank " + std::to_string(n) +
+        return absl::InvalidArgumentError(inbox.NameOf(n) +
                                           " sent what is no message of this call");
       }
       call->first_row.push_back(call->first_row.back() + num_rows);

@@ -89,7 +89,7 @@ class HostAlltoallOp : public HostRowsOp {
       int64_t rows = num_own;
       if (n != rank && !ReadRows(inbox, n, row_bytes, &rows)) {
         return absl::InvalidArgumentError(
-            "rank " + std::to_string(n) + " sent " + std::to_string(rows) + " rows in " +
+            inbox.NameOf(n) + " sent " + std::to_string(rows) + " rows in " +
             std::to_string(inbox.bytes(n) - kHeaderBytes) + " bytes, expected rows of " +
             std::to_string(row_bytes) + "; do all ranks run the same model?");
       }

@@ -160,7 +160,7 @@ class HostLookUpRowsOp : public SendTableRowsOp {
     for (int n = 0; n < received.num_ranks; ++n) {
       if (parts[n] == nullptr || AreChangedRows(received, n, parts[n], inbox.bytes(n))) continue;
       return absl::InvalidArgumentError(
-          "rank " + std::to_string(n) + " sent " + std::to_string(inbox.bytes(n)) +
+          inbox.NameOf(n) + " sent " + std::to_string(inbox.bytes(n)) +
           " bytes, which are not the changed rows of this batch; do all ranks run the same model?");
     }
     std::vector<const char*> ahead;

@@ -32,6 +32,7 @@ class ReadRequestsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("description", &description_.text));
     for (const int64_t num_rows : num_rows_) description_.keyed.push_back(num_rows == kAnyKey);
     OP_REQUIRES_OK(context, GetTablesWithSums(context, num_rows_.size(), &description_.sums));
+    OP_REQUIRES_OK(context, context->GetAttr("ranks_of_host", &ranks_of_host_));
     OP_REQUIRES(context,
                 feature_names_.size() == table_of_feature_.size() &&
                     table_names_.size() == num_rows_.size() &&
@@ -72,16 +73,23 @@ class ReadRequestsOp : public OpKernel {
     }
     OP_REQUIRES(context, splits.dims() == 1 && total == messages.NumElements(),
                 absl::InvalidArgumentError("messages: expected as many words as splits says"));
-    const Requests requests =
-        ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks, description_);
+    const bool is_proxy = !ranks_of_host_.empty();
+    OP_REQUIRES(context, !is_proxy || num_ranks == static_cast<int64_t>(ranks_of_host_.size()),
+                absl::InvalidArgumentError("splits: expected one for each of ranks_of_host"));
+    const Requests requests = ReadMessages(messages.flat<int64_t>().data(), words.data(), num_ranks,
+                                           description_, ranks_of_host_);
     OP_REQUIRES(context, requests.error.empty(), absl::InvalidArgumentError(requests.error));
-    OP_REQUIRES_OK(context, ToStatus(requests));
+    if (!is_proxy) OP_REQUIRES_OK(context, ToStatus(requests));
     for (int group = 0; group < num_groups_; ++group) {
       OP_REQUIRES_OK(context, GroupHasSums(group) ? OutputGroupOfSums(context, requests, group)
                                                   : OutputGroup(context, requests, group));
     }
     OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 3 * num_groups_, requests.counts,
                                                   TensorShape({num_ranks, NumTables()})));
+    const std::vector<int64_t> fault = FaultOfHost(requests);
+    OP_REQUIRES_OK(context,
+                   OutputVector<int64_t>(context, 3 * num_groups_ + 1, fault,
+                                         TensorShape({static_cast<int64_t>(fault.size())})));
   }
 
  private:
@@ -94,6 +102,14 @@ class ReadRequestsOp : public OpKernel {
   bool GroupHasSums(int group) const {
     const auto first = std::find(group_of_table_.begin(), group_of_table_.end(), group);
     return first != group_of_table_.end() && HasSums(first - group_of_table_.begin());
+  }
+
+  // The words of a bad id that a rank of this host has; empty: there is none.
+  std::vector<int64_t> FaultOfHost(const Requests& requests) const {
+    const Fault& fault = requests.fault;
+    if (fault.kind == FaultKind::kNone) return {};
+    return {static_cast<int64_t>(fault.kind), fault.feature, fault.sample, fault.value,
+            requests.fault_rank};
   }
 
   absl::Status ToStatus(const Requests& requests) const {
@@ -177,6 +193,7 @@ class ReadRequestsOp : public OpKernel {
   std::vector<int64_t> num_rows_;
   std::vector<int32_t> table_of_feature_;
   std::vector<std::string> table_names_, feature_names_;
+  std::vector<int64_t> ranks_of_host_;
   Description description_;
 };
 

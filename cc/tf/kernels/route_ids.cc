@@ -47,6 +47,7 @@ class RouteIdsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("prune_negative", &invalid_ids_.prune_negative));
     OP_REQUIRES_OK(context, context->GetAttr("invalid_ids", &invalid));
     OP_REQUIRES_OK(context, ReadTables(context));
+    OP_REQUIRES_OK(context, ReadProxies(context));
     invalid_ids_.read_zeros = invalid == "ignore";
     OP_REQUIRES(context, combiners_.size() == table_of_feature_.size(),
                 absl::InvalidArgumentError("combiners: expected one per feature"));
@@ -60,6 +61,9 @@ class RouteIdsOp : public OpKernel {
     std::vector<Feature> features;
     RouteInput input;
     OP_REQUIRES_OK(context, Read(context, &features, &input));
+    OfHost of_host;
+    OP_REQUIRES_OK(context, ReadOfHost(context, input.batch.num_ids, &of_host));
+    input.times = of_host.times;
     Fault fault;
     std::vector<TableRequest> requests;
     if (description_.sums.empty()) {
@@ -67,21 +71,82 @@ class RouteIdsOp : public OpKernel {
     } else {
       OP_REQUIRES_OK(context, RouteWithSums(context, input, &requests, &fault));
     }
-    const Messages messages =
-        WriteMessages(requests, fault, description_,
-                      /*with_description=*/!description_is_told_.exchange(true), num_ranks_);
+    if (of_host.fault.kind != FaultKind::kNone) fault = of_host.fault;
+    const int64_t num_asked = proxies_.of.empty() ? num_ranks_ : proxies_.num_ranks;
+    const Messages messages = WriteMessages(
+        requests, fault, description_,
+        /*with_description=*/!description_is_told_.exchange(true), num_asked, of_host.fault_rank);
     const int64_t num_words = static_cast<int64_t>(messages.words.size());
     OP_REQUIRES(context, num_words <= std::numeric_limits<int32_t>::max(),
                 absl::InvalidArgumentError("expected fewer than 2^31 unique rows in one batch"));
     OP_REQUIRES_OK(context,
                    OutputVector<int64_t>(context, 0, messages.words, TensorShape({num_words})));
     OP_REQUIRES_OK(context,
-                   OutputVector<int32_t>(context, 1, messages.splits, TensorShape({num_ranks_})));
+                   OutputVector<int32_t>(context, 1, messages.splits, TensorShape({num_asked})));
     OP_REQUIRES_OK(context, OutputVector<int64_t>(context, 2, messages.counts,
-                                                  TensorShape({num_ranks_, input.num_tables})));
+                                                  TensorShape({num_asked, input.num_tables})));
   }
 
  private:
+  // What the ranks of this host, whose requests the batch has, said beside them.
+  struct OfHost {
+    const int64_t* times = nullptr;  // of each id; null: 1
+    Fault fault;
+    int64_t fault_rank = -1;
+  };
+
+  static absl::Status ReadOfHost(OpKernelContext* context, int64_t num_ids, OfHost* of_host) {
+    if (context->num_inputs() == 2) return absl::OkStatus();
+    const Tensor &times = context->input(2), &fault = context->input(3);
+    if (times.NumElements() > 0) {
+      of_host->times = times.flat<int64_t>().data();
+      const bool are_counts =
+          std::all_of(of_host->times, of_host->times + times.NumElements(),
+                      [](int64_t count) { return count >= 1 && count <= kMaxTimes; });
+      if (times.NumElements() != num_ids || !are_counts) {
+        return absl::InvalidArgumentError("of_host: expected how often each of " +
+                                          std::to_string(num_ids) + " ids came, or nothing");
+      }
+    }
+    if (fault.NumElements() == 0) return absl::OkStatus();
+    if (fault.NumElements() != 5) {
+      return absl::InvalidArgumentError("of_host: expected the 5 words of a fault, or none");
+    }
+    const auto words = fault.flat<int64_t>();
+    if (!IsFaultKind(words(0))) {
+      return absl::InvalidArgumentError("of_host: expected a kind of fault, got " +
+                                        std::to_string(words(0)));
+    }
+    of_host->fault = {static_cast<FaultKind>(words(0)), static_cast<int32_t>(words(1)), words(2),
+                      words(3)};
+    of_host->fault_rank = words(4);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadProxies(OpKernelConstruction* context) {
+    int num_of_host;
+    TF_RETURN_IF_ERROR(context->GetAttr("num_of_host", &num_of_host));
+    TF_RETURN_IF_ERROR(context->GetAttr("proxies", &proxies_.of));
+    TF_RETURN_IF_ERROR(context->GetAttr("ranks_of_host", &proxies_.num_ranks));
+    if (num_of_host != 0 && num_of_host != 2) {
+      return absl::InvalidArgumentError("of_host: expected nothing, or times and a fault");
+    }
+    if (proxies_.of.empty()) return absl::OkStatus();
+    const bool are_of_host =
+        std::all_of(proxies_.of.begin(), proxies_.of.end(),
+                    [this](int64_t proxy) { return proxy >= 0 && proxy < proxies_.num_ranks; });
+    if (!are_of_host || static_cast<int64_t>(proxies_.of.size()) != num_ranks_) {
+      return absl::InvalidArgumentError(
+          "proxies: expected one of " + std::to_string(proxies_.num_ranks) +
+          " ranks of a host for each of " + std::to_string(num_ranks_) + " ranks");
+    }
+    for (const RoutedTable& table : tables_) {
+      if (!table.sums && table.placement.kind != PlacementKind::kColumns) continue;
+      return absl::InvalidArgumentError("proxies: expected tables whose owners send rows");
+    }
+    return absl::OkStatus();
+  }
+
   // Outputs the batch in terms of rows alone: it differs in its ids.
   absl::Status Route(OpKernelContext* context, const RouteInput& input,
                      std::vector<TableRequest>* requests, Fault* fault) const {
@@ -176,11 +241,12 @@ class RouteIdsOp : public OpKernel {
     *input = {tables_.data(),   static_cast<int64_t>(tables_.size()),
               features->data(), num_features,
               batch.view,       invalid_ids_,
-              num_ranks_};
+              num_ranks_,       proxies_};
     return absl::OkStatus();
   }
 
   int64_t num_ranks_;
+  Proxies proxies_;
   std::vector<RoutedTable> tables_;
   Description description_;
   std::atomic<bool> description_is_told_{false};

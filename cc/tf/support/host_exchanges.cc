@@ -111,9 +111,11 @@ using group_embedding::PendingCall;
 using group_embedding::PendingCalls;
 using group_embedding::Status;
 
-int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size) {
+int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, const int32_t* numbers,
+                                       char* text, int64_t size) {
   Status status;
-  std::shared_ptr<HostExchange> exchange = HostExchange::Make(rank, num_ranks, &status);
+  std::shared_ptr<HostExchange> exchange =
+      HostExchange::Make(rank, num_ranks, &status, {numbers, numbers + num_ranks});
   group_embedding::Write(exchange == nullptr ? status.message() : exchange->address(), text, size);
   return exchange == nullptr ? -1 : HostExchanges::OfProcess().Add(std::move(exchange));
 }

@@ -42,8 +42,10 @@ class HostRowsOp : public tensorflow::AsyncOpKernel {
 }  // namespace group_embedding
 
 extern "C" {
-// Returns the number of a new exchange, and its address in `text`; -1, and why.
-int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, char* text, int64_t size);
+// Returns the number of a new exchange, and its address in `text`; -1, and why. numbers:
+// [num_ranks] of its ranks in the job.
+int64_t GroupEmbeddingOpenHostExchange(int32_t rank, int32_t num_ranks, const int32_t* numbers,
+                                       char* text, int64_t size);
 // Maps the memory of another rank of this host, given its address. Returns whether all went well;
 // else `text` says why.
 bool GroupEmbeddingMapHostExchange(int64_t number, int32_t rank, const char* address, char* text,

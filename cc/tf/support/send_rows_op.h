@@ -121,10 +121,9 @@ class SendRowsOp : public tensorflow::AsyncOpKernel {
     PackedSplits(received, splits.data());
     for (int n = 0; n < received.num_ranks; ++n) {
       if (n == rank || inbox.bytes(n) == 4 * splits[n]) continue;
-      return absl::InvalidArgumentError("rank " + std::to_string(n) + " sent " +
-                                        std::to_string(inbox.bytes(n)) + " bytes, expected " +
-                                        std::to_string(4 * splits[n]) +
-                                        ", as counts says; do all ranks run the same model?");
+      return absl::InvalidArgumentError(
+          inbox.NameOf(n) + " sent " + std::to_string(inbox.bytes(n)) + " bytes, expected " +
+          std::to_string(4 * splits[n]) + ", as counts says; do all ranks run the same model?");
     }
     return absl::OkStatus();
   }

@@ -9,7 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.lookups import tf_variable
-from group_embedding.placement import DISTRIBUTED, DISTRIBUTED_SUMS, localized_rank
+from group_embedding.placement import (
+    DISTRIBUTED,
+    DISTRIBUTED_SUMS,
+    TWO_LEVELS,
+    localized_rank,
+)
 from group_embedding.ranks.sharding import exchange_of, make_table, sharded_table
 from group_embedding.types import DTypeLike, Initializer, TensorLike
 from group_embedding.variables import EmbeddingVariable
@@ -133,11 +138,12 @@ def name_of(table):
 def check_mode(owner, mode):
     """The placement that a mode stands for."""
     mode = mode or DISTRIBUTED
-    if mode in (DISTRIBUTED, DISTRIBUTED_SUMS) or localized_rank(mode) is not None:
+    words = DISTRIBUTED, DISTRIBUTED_SUMS, TWO_LEVELS
+    if mode in words or localized_rank(mode) is not None:
         return mode
     raise ValueError(
-        f"{owner}: expected mode to be 'distributed' or 'localized:<rank>', either with ':sums' "
-        f"behind it, got {mode!r}"
+        f"{owner}: expected mode to be 'distributed' or 'localized:<rank>', either with ':sums' or "
+        f"':two_levels' behind it, got {mode!r}"
     )
 
 

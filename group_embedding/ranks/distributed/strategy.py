@@ -100,7 +100,10 @@ def enable_distributed_strategy(
             has all rows, which start as those of rank 0, and gradients are gathered; not for
             keys, which are then distributed. 'distributed:sums', `'localized:<rank>:sums'`: the
             same places, and for each sample an owner sends the sum of its rows instead of the rows:
-            for samples of many ids, of tables in host memory. 'columns', 'columns:sums': each rank
+            for samples of many ids, of tables in host memory. 'distributed:two_levels',
+            `'localized:<rank>:two_levels'`: the same places, and a row crosses once to each host,
+            whose ranks share it, instead of once to each rank: for rows that many ranks look up, of
+            tables in host memory. 'columns', 'columns:sums': each rank
             has as many columns of all rows, of tables in host memory; keys are distributed then,
             too. 'auto': planned for tables that are
             made together, by a layer or a column scope; the plan is printed. (A table made alone is

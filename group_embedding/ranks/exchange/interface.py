@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from group_embedding.annotations import DTypeLike, TensorLike
 from group_embedding.ops.pack_rows import pack_rows, unpack_rows
+from group_embedding.ops.pending_calls import PendingCall
+from group_embedding.ranks.exchange.within_host import ExchangeWithinHost
 
 
 class ExchangeUse(NamedTuple):
@@ -54,6 +56,9 @@ class Exchange(abc.ABC):
     ahead = False
     # The ranks' NCCL communicator, an ops.sharded_group_lookup.NcclRanks; None: a rank has no GPU.
     nccl_ranks = None
+    # The exchange of the ranks of this host, by which rows cross between hosts once; None: ranks of
+    # a host ask owners each by itself, as where they share no memory, or have no other host.
+    within_host: ExchangeWithinHost | None = None
     # The tf.distribute strategy whose replicas the ranks are; None: ranks are processes.
     strategy = None
 
@@ -199,9 +204,8 @@ class Exchange(abc.ABC):
     def broadcast(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Returns rank 0's value of each of `tensors`, which have the same shapes on all ranks."""
 
-    def pending_calls(self) -> list[tuple[str, str, float]]:
-        """The calls in which this process waits: [(key, description, seconds since it began)]; all
-        ranks give a call the same key. May be called from any thread."""
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls in which this process waits. May be called from any thread."""
         return []
 
     def end(self, reason: str, all_live: bool = False) -> None:  # noqa: B027

@@ -18,6 +18,7 @@ from group_embedding.ranks.exchange.liveness.connections import Connector
 from group_embedding.ranks.exchange.liveness.identity import network_of_host
 from group_embedding.ranks.exchange.liveness.lines import make_token
 from group_embedding.ranks.exchange.liveness.own_address import listening_address
+from group_embedding.ranks.exchange.within_host import ExchangeWithinHost, proxies_of
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of a host
 _MARGIN_SECONDS = 30  # by which TCP waits longer than the watch, which gives the name of a rank
@@ -32,12 +33,13 @@ class MessageExchange(HorovodExchange):
         timeout: seconds for which the end of this process waits until other hosts have received
             its last messages.
         hosts: the host of each rank.
+        within_host: see `Exchange`.
     """
 
-    def __init__(self, messages, has_gpus, timeout, hosts):
+    def __init__(self, messages, has_gpus, timeout, hosts, within_host):
         super().__init__()
         self._messages, self._has_gpus, self._timeout = messages, has_gpus, timeout
-        self._hosts = tuple(hosts)
+        self._hosts, self.within_host = tuple(hosts), within_host
         self._has_ended = False
 
     def alltoall(self, tensor, splits, name, what=None):
@@ -102,14 +104,21 @@ class MessageExchange(HorovodExchange):
         return self._messages.allgather(mean, f"{name}_means", what)[:size]
 
     def use(self):
-        return ExchangeUse(self._hosts, *self._messages.use())
+        sent, waited = self._messages.use()
+        if self.within_host:
+            of_host, waited_there = self.within_host.use(self.num_ranks)
+            sent, waited = map(sum, zip(sent, of_host)), waited + waited_there
+        return ExchangeUse(self._hosts, tuple(sent), waited)
 
     def pending_calls(self):
-        return pending_calls(self._messages.number)
+        calls = pending_calls(self._messages.number)
+        return calls + (self.within_host.pending_calls() if self.within_host else [])
 
     def end(self, reason, all_live=False):
         self._has_ended = True
         self._messages.end(reason)
+        if self.within_host:
+            self.within_host.end(reason)
         super().end(reason, all_live)
 
     def leave(self, reason):
@@ -121,6 +130,8 @@ class MessageExchange(HorovodExchange):
     def close(self):
         self.leave("disable_distributed_strategy was called here")
         self._messages.close()
+        if self.within_host:
+            self.within_host.close()
         super().close()
 
 
@@ -152,30 +163,74 @@ def join_by_messages(horovod, timeout):
         if without is not None and horovod.rank == 0:
             _warn(f"rank {without}: {ranks[without]['why_not']}; Horovod's alltoall carries rows")
         return horovod
+    machines, of_host = _by_machine(ranks), None
+    neighbours = next(of_machine for of_machine in machines if horovod.rank in of_machine)
     try:
-        apart = _join(messages, horovod, this, ranks, timeout)
+        if 1 < len(machines) < len(ranks):
+            index = neighbours.index(horovod.rank)
+            of_host = HostExchange(index, len(neighbours), neighbours)
+        apart, others = _join(messages, horovod, this, ranks, neighbours, of_host, timeout)
+        within_host = of_host and _join_within_host(of_host, neighbours, machines, others)
     except OSError:
-        messages.close()
+        for one in filter(None, (messages, of_host)):
+            one.close()
         raise
     if apart:
         _warn(apart)
     hosts = [rank["host"][0] for rank in ranks]
-    return MessageExchange(messages, has_gpus, timeout, hosts)
+    return MessageExchange(messages, has_gpus, timeout, hosts, within_host)
 
 
-def _join(messages, horovod, this, ranks, timeout):
-    """Maps memory and makes connections to all other ranks. Returns why a rank of this host is
-    reached by a connection; empty: none is."""
+def _by_machine(ranks):
+    """The ranks of each machine."""
+    machines = {}
+    for n, rank in enumerate(ranks):
+        machines.setdefault(rank["machine"], []).append(n)
+    return list(machines.values())
+
+
+def _join_within_host(of_host, neighbours, machines, others):
+    """Maps the memory of the ranks of this host. Returns an ExchangeWithinHost, or None, on all
+    ranks alike: on some host ranks share no memory.
+
+    Args:
+        of_host: the HostExchange of this rank among its neighbours.
+        neighbours: the ranks of this host, this one too.
+        machines: the ranks of each host.
+        others: what each rank said in `_join`.
+    """
+    if any(other["apart"] for other in others):
+        of_host.close()
+        return None
+    for index, n in enumerate(neighbours):
+        if others[n]["of_host"] != of_host.address:
+            of_host.map(index, others[n]["of_host"])
+    of_host.join({})
+    return ExchangeWithinHost(of_host, neighbours, proxies_of(neighbours, machines))
+
+
+def _join(messages, horovod, this, ranks, neighbours, of_host, timeout):
+    """Maps memory and makes connections to all other ranks.
+
+    Returns:
+        Why a rank of this host is reached by a connection; empty: none is. And what each rank said
+        of its address and its memory.
+    """
     rank = horovod.rank
-    neighbours = [
-        n for n, other in enumerate(ranks) if n != rank and other["machine"] == this["machine"]
-    ]
+    neighbours = [n for n in neighbours if n != rank]
     failures = {n: _attempt(messages.map, n, ranks[n]["memory"])[1] for n in neighbours}
     apart = {n: why for n, why in failures.items() if why}
     listener, why_not = _attempt(_listen, [other["host"] for other in ranks])
     address = listener.getsockname() if listener else None
-    listens = json.dumps({"address": address, "why_not": why_not, "apart": list(apart)})
-    others = [json.loads(text) for text in gather_text(horovod, listens, "messages_listen")]
+    listens = {
+        "address": address,
+        "why_not": why_not,
+        "apart": list(apart),
+        "of_host": of_host.address if of_host else "",
+    }
+    others = [
+        json.loads(text) for text in gather_text(horovod, json.dumps(listens), "messages_listen")
+    ]
     for other in others:
         if other["why_not"]:
             raise ConnectionError(other["why_not"])
@@ -191,9 +246,10 @@ def _join(messages, horovod, this, ranks, timeout):
     messages.join(sockets)
     # Containers with names of their own are hosts, also on one machine.
     same_name = [n for n in apart if ranks[n]["host"][0] == this["host"][0]]
-    return "".join(
+    warning = "".join(
         f"rank {rank} reaches rank {n} by the network: {apart[n]}" for n in same_name[:1]
     )
+    return warning, others
 
 
 def _listen(hosts):

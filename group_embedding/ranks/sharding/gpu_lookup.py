@@ -36,7 +36,7 @@ def refuse_on_gpus(table: Any) -> None:
     """Refuses a tables.Table that is on a GPU and whose placement is for tables in host memory.
 
     Raises:
-        ValueError: its owners send sums of rows, or it is spread by columns.
+        ValueError: its owners send sums of rows, or rows by two levels, or it is spread by columns.
     """
     if table.device_type != "GPU":
         return
@@ -47,12 +47,16 @@ def refuse_on_gpus(table: Any) -> None:
             f"of tables in host memory, got '{placement}'; place it by rows ('distributed'), or "
             "make the table with tf.device('CPU')"
         )
-    if placement.sums:
-        raise ValueError(
-            f"table '{table.name}': expected a placement without ':sums' on a GPU, as only owners "
-            f"with rows in host memory send sums, got '{placement}'; leave ':sums' out, or make "
-            "the table with tf.device('CPU')"
-        )
+    for is_said, suffix, why in (
+        (placement.sums, ":sums", "only owners with rows in host memory send sums"),
+        (placement.two_levels, ":two_levels", "only ranks with rows in host memory share them"),
+    ):
+        if is_said:
+            raise ValueError(
+                f"table '{table.name}': expected a placement without '{suffix}' on a GPU, as {why},"
+                f" got '{placement}'; leave '{suffix}' out, or make the table with "
+                "tf.device('CPU')"
+            )
 
 
 class RowsOfGpus(RowSource):

@@ -29,6 +29,7 @@ part in both directions, also with an empty batch.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -74,18 +75,7 @@ class RowsOfRanks(RowSource):
             A RoutedBatch. A bad id on any rank is an error on every rank, which names the rank that
             has it.
         """
-        if isinstance(batch, RoutedBatch):
-            return batch
-        exchange = group.tables[0].exchange
-        tables = [_as_routed(table, _has_sums(group, table)) for table in group.tables]
-        description = describe(group)
-        route = route_ids(group, batch, exchange.num_ranks, tables, description)
-        messages, splits = exchange.alltoall(
-            route.messages, route.splits, "exchange_ids", f"the ids of {_summary(group.tables)}"
-        )
-        lookups = _lookups_of(group)
-        requests = read_requests(group, messages, splits, tables, lookups, description)
-        return RoutedBatch(route.batch, route.counts, requests)
+        return batch if isinstance(batch, RoutedBatch) else ask_owners(group, batch)
 
     def prefetch(self, group, batch):
         """Prefetches the rows that all ranks request from this one; see `RowSource`."""
@@ -101,7 +91,7 @@ class RowsOfRanks(RowSource):
         exchange = group.tables[0].exchange
         if not exchange.ahead or batch.ahead or not _are_looked_up(group, batch):
             return batch
-        what = f"rows ahead of {_summary(group.tables)}"
+        what = f"rows ahead of {summary(group.tables)}"
         with record.stop_recording():  # a lookup that reads: keys are not inserted
             ahead = exchange.rows_ahead(*_rows_to_send(group, batch), "rows_ahead", what)
         return batch._replace(ahead=tuple(ahead))
@@ -109,26 +99,67 @@ class RowsOfRanks(RowSource):
     def look_up(self, group, batch, concat):
         """Fetches the rows of a RoutedBatch and combines them; see `RowSource`. With `concat`,
         tables are of one dtype."""
-        matrices = _join_columns(group.tables, _fetch_rows(group, batch))
-        tables = [_as_received(group, table) for table in group.tables]
-        received = [t.with_source(rows, tf.float32) for t, rows in zip(tables, matrices)]
-        # A routed id of -1 is left out, and one past the end reads zeros.
-        fetched = dataclasses.replace(
-            group,
-            tables=received,
-            combiners=[
-                "sum" if _has_sums(group, group.tables[t]) else combiner
-                for t, combiner in zip(group.table_of_feature, group.combiners)
-            ],
-            prune_negative=True,
-            invalid_ids="ignore",
-        )
-        outputs = group_lookup(fetched, batch.batch, concat)
-        tables = [0] if concat else group.table_of_feature
-        return [tf.cast(o, group.tables[t].dtype) for o, t in zip(outputs, tables)]
+        return combine_rows(group, batch.batch, fetch_rows(group, batch), concat)
 
 
 ROWS_OF_RANKS = RowsOfRanks()
+
+
+def ask_owners(group: Any, batch: Any, of_host: Sequence[tf.Tensor] = ()) -> RoutedBatch:
+    """Sends ids to the owners of their rows; see `RowsOfRanks.exchange_ids`.
+
+    Args:
+        group: a LookupGroup.
+        batch: its Batch; with `of_host`, one of a feature for each table.
+        of_host: see `route_ids`.
+    """
+    exchange = group.tables[0].exchange
+    tables, description = routed_tables(group), describe(group)
+    asked = rows_of_tables(group.tables) if of_host else group
+    route = route_ids(asked, batch, exchange.num_ranks, tables, description, of_host)
+    messages, splits = exchange.alltoall(
+        route.messages, route.splits, "exchange_ids", f"the ids of {summary(group.tables)}"
+    )
+    lookups = _lookups_of(group)
+    requests = read_requests(group, messages, splits, tables, lookups, description)
+    return RoutedBatch(route.batch, route.counts, requests)
+
+
+def fetch_rows(group: Any, batch: RoutedBatch) -> list[tf.Tensor]:
+    """The rows, or sums, of a RoutedBatch: one float32 [rows, dim] per table."""
+    return _join_columns(group.tables, _fetch_rows(group, batch))
+
+
+def combine_rows(group: Any, batch: Any, matrices: Sequence[tf.Tensor], concat: bool) -> list:
+    """Looks a batch up in the rows that were received for it.
+
+    Args:
+        group: a LookupGroup.
+        batch: the Batch that `route_ids` returned.
+        matrices: of `fetch_rows`.
+        concat: see `RowSource.look_up`.
+    """
+    tables = [_as_received(group, table) for table in group.tables]
+    received = [t.with_source(rows, tf.float32) for t, rows in zip(tables, matrices)]
+    # A routed id of -1 is left out, and one past the end reads zeros.
+    fetched = dataclasses.replace(
+        group,
+        tables=received,
+        combiners=[
+            "sum" if _has_sums(group, group.tables[t]) else combiner
+            for t, combiner in zip(group.table_of_feature, group.combiners)
+        ],
+        prune_negative=True,
+        invalid_ids="ignore",
+    )
+    outputs = group_lookup(fetched, batch, concat)
+    of_outputs = [0] if concat else group.table_of_feature
+    return [tf.cast(o, group.tables[t].dtype) for o, t in zip(outputs, of_outputs)]
+
+
+def routed_tables(group: Any) -> list[RoutedTable]:
+    """The tables of a group as routing sees them."""
+    return [_as_routed(table, _has_sums(group, table)) for table in group.tables]
 
 
 def _as_routed(table, sums=False):
@@ -194,7 +225,7 @@ def describe(group):
     return "\n".join([*lines, f"rows sent as {exchange.comm_dtype or 'they are'}{ahead}"])
 
 
-def _summary(tables):
+def summary(tables: Sequence[Any]) -> str:
     """A lookup in one line, for a person."""
     most = 8
     names = ", ".join(f"'{table.name}'" for table in tables[:most])
@@ -238,7 +269,7 @@ def _fetch_rows(group, routed):
     """The rows, or sums, that this rank requests, one float32 [rows, dim] per table."""
     tables, requests = group.tables, routed.requests
     exchange = tables[0].exchange
-    called = ("exchange_rows", f"the rows of {_summary(tables)}")
+    called = ("exchange_rows", f"the rows of {summary(tables)}")
     if _are_looked_up(group, routed):
         return exchange.look_up_rows(*_rows_to_send(group, routed), routed.ahead, *called)
     rows = _look_up_owned(group, requests)

@@ -63,7 +63,7 @@ def json_schema(model_names: Sequence[str]) -> dict[str, Any]:
                 placement=_key(
                     "string",
                     "Where tables lie: distributed, localized:<rank> or columns, each with :sums "
-                    "behind it or without, replicated or auto",
+                    "behind it or without, the first two with :two_levels, replicated or auto",
                     "distributed",
                 ),
             ),

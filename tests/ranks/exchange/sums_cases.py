@@ -339,9 +339,9 @@ def disagree():
     return "no error"
 
 
-def table_on_a_gpu(monkeypatch):
-    """A table with sums that says it is on a GPU."""
-    source = SimpleNamespace(placement=ge.placement.Placement("mod", sums=True))
+def table_on_a_gpu(monkeypatch, **how):
+    """A table that says it is on a GPU, with a placement of rows."""
+    source = SimpleNamespace(placement=ge.placement.Placement("mod", **how))
     monkeypatch.setattr(Table, "exchange", property(lambda self: exchange.current()))
     monkeypatch.setattr(Table, "device_type", property(lambda self: "GPU"))
     table = lookup_table(tf.Variable(tf.zeros([2, 2]), name="on_gpu"), None, 0)

@@ -109,7 +109,7 @@ def watch(call, exchange, seen):
     call()
     ended.set()
     poller.join()
-    return [what for _, what, _ in listed], exchange.pending_calls()
+    return [call.description for call in listed], exchange.pending_calls()
 
 
 def wait_for(file):

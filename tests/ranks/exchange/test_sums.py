@@ -144,10 +144,11 @@ def test_ranks_that_place_a_table_differently_find_out(two_ranks):
         assert "distributed:sums" in error
 
 
-def test_tables_on_gpus_are_refused_with_the_way_out(monkeypatch):
+@pytest.mark.parametrize("how", ["sums", "two_levels"])
+def test_tables_on_gpus_are_refused_with_the_way_out(monkeypatch, how):
     from group_embedding.lookups.groups import _source_of
 
-    table = cases.table_on_a_gpu(monkeypatch)
+    table = cases.table_on_a_gpu(monkeypatch, **{how: True})
 
-    with pytest.raises(ValueError, match="expected a placement without ':sums' on a GPU.*got"):
+    with pytest.raises(ValueError, match=f"expected a placement without ':{how}' on a GPU.*got"):
         _source_of(table, weighted=False)

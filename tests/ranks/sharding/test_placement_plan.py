@@ -1,5 +1,6 @@
 """From the sizes of tables to placements: pure functions of plain values."""
 
+import dataclasses
 import random
 
 import pytest
@@ -62,23 +63,34 @@ def test_a_plan_is_a_table_for_people():
 
 
 @pytest.mark.parametrize(
-    "word, keyed, kind, rank, sums",
+    "word, keyed, expected",
     [
-        ("distributed", False, "mod", 0, False),
-        ("distributed:sums", False, "mod", 0, True),
-        ("distributed:sums", True, "hash", 0, True),
-        ("localized:1", True, "one_rank", 1, False),
-        ("localized:1:sums", False, "one_rank", 1, True),
-        ("columns", False, "columns", 0, False),
-        ("columns:sums", False, "columns", 0, True),
+        ("distributed", False, ("mod", 0, False, False)),
+        ("distributed:sums", False, ("mod", 0, True, False)),
+        ("distributed:sums", True, ("hash", 0, True, False)),
+        ("distributed:two_levels", False, ("mod", 0, False, True)),
+        ("distributed:two_levels", True, ("hash", 0, False, True)),
+        ("localized:1", True, ("one_rank", 1, False, False)),
+        ("localized:1:sums", False, ("one_rank", 1, True, False)),
+        ("localized:1:two_levels", True, ("one_rank", 1, False, True)),
+        ("columns", False, ("columns", 0, False, False)),
+        ("columns:sums", False, ("columns", 0, True, False)),
     ],
 )
-def test_a_word_says_where_rows_are_and_whether_owners_send_sums(word, keyed, kind, rank, sums):
+def test_a_word_says_where_rows_are_and_how_owners_send_them(word, keyed, expected):
     placement = to_placement("a table", check_placement("a table", word), 2, keyed)
 
-    assert (placement.kind, placement.rank, placement.sums) == (kind, rank, sums)
+    assert dataclasses.astuple(placement) == expected
     assert str(placement) == word
     assert to_placement("a table", word, 1, keyed) is None
+
+
+@pytest.mark.parametrize(
+    "word", ["columns:two_levels", "distributed:sums:two_levels", "replicated:two_levels"]
+)
+def test_two_levels_are_of_tables_whose_owners_send_rows(word):
+    with pytest.raises(ValueError, match="the first two with ':two_levels'.*got"):
+        check_placement("a table", word)
 
 
 def test_a_plan_leaves_tables_with_sums_where_they_are():

@@ -293,6 +293,7 @@ def _exchange():
             num_ranks=1, placements=["mod", "hash"], **of_tables
         )
         op_calls.read_requests(messages, splits, num_groups=2, group_of_table=[0, 1], **of_tables)
+    _proxies(of_tables)
     lib.mark_call(tensor=tf.ones([2]), begins=True, key="gradients", description="of item")
     lib.mark_call(tensor=tf.ones([2]), begins=False, key="gradients", description="of item")
     lib.key_owners(keys=tf.constant([7, 8], tf.int64), num_ranks=2)
@@ -306,6 +307,19 @@ def _exchange():
         packed, _ = op_calls.pack(counts, shapes, indices, wire=wire)
         op_calls.unpack(counts, [3, 4], packed=packed, num_indices=len(indices), wire=wire)
     _host_exchange(rows, counts, wire)
+
+
+def _proxies(of_tables):
+    """A host of one rank, which asks itself, and then the owners for what it was asked."""
+    of_tables = {"placements": ["mod", "hash"], **of_tables}
+    messages, splits, *_ = op_calls.route(proxies=[0, 0], ranks_of_host=1, **of_tables)
+    del of_tables["placements"]
+    batches, sizes, times, _, fault = op_calls.read_requests(
+        messages, splits, ranks_of_host=[1], **of_tables
+    )
+    op_calls.route(
+        batches[0], sizes[0], of_host=[times[0], fault], placements=["mod", "hash"], **of_tables
+    )
 
 
 def _host_exchange(rows, counts, wire):

@@ -107,6 +107,7 @@ def route(batch=None, sizes=SIZES, **attrs):
             "table_of_feature": [0, 1],
             "combiners": ["sum", "mean"],
             "description": "",
+            "of_host": [],
             **attrs,
         },
     )

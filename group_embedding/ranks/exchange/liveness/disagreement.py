@@ -1,26 +1,29 @@
 """Finds ranks that wait for each other in different calls, from the list of calls of each rank."""
 
+from group_embedding.ops.pending_calls import PendingCall
+
 _MOST = 8  # calls that one rank tells of
 
 
 def to_tell(calls):
-    """Returns the oldest of a rank's pending calls, [(key, description, seconds)]."""
+    """Returns the oldest of a rank's pending calls, a list of PendingCall."""
     return sorted(calls, key=lambda call: -call[2])[:_MOST]
 
 
 def told_calls(words):
-    """The calls in a rank's words, [(key, description, seconds)]; what has another form is none."""
+    """The calls in a rank's words, a list of PendingCall; what has another form is none."""
     calls = words.get("waits")
-    return [tuple(c) for c in calls if _is_call(c)] if isinstance(calls, list) else []
+    return [PendingCall(*c) for c in calls if _is_call(c)] if isinstance(calls, list) else []
 
 
 def _is_call(call):
     return (
         isinstance(call, list)
-        and len(call) == 3
+        and len(call) in (3, 4)
         and isinstance(call[0], str)
         and isinstance(call[1], str)
         and type(call[2]) in (int, float)
+        and (len(call) == 3 or isinstance(call[3], list))
     )
 
 
@@ -38,12 +41,12 @@ def find_disagreement(calls_of_rank, left, seconds):
     """
     for rank, calls in sorted(calls_of_rank.items()):
         for other, others in sorted(calls_of_rank.items()):
-            mine = _alone_in(calls, others, seconds)
+            mine = _alone_in(calls, others, seconds, other)
             if rank == other or not mine:
                 continue
             if other in left:
-                return describe_left(left[other], rank, mine[1])
-            theirs = _alone_in(others, calls, seconds)
+                return describe_left(left[other], rank, mine.description)
+            theirs = _alone_in(others, calls, seconds, rank)
             if theirs:
                 return _describe_both(rank, mine, other, theirs)
     return None
@@ -52,7 +55,10 @@ def find_disagreement(calls_of_rank, left, seconds):
 def _describe_both(rank, mine, other, theirs):
     # The keys say what differs where the same call stands in other functions, or in none.
     texts = [
-        f"{what} ('{key}')" if mine[1] == theirs[1] else what for key, what, _ in (mine, theirs)
+        f"{call.description} ('{call.key}')"
+        if mine.description == theirs.description
+        else call.description
+        for call in (mine, theirs)
     ]
     return (
         f"the ranks disagree: rank {rank} waits in {texts[0]}, and rank {other} waits in "
@@ -72,13 +78,20 @@ def describe_left(who, rank, call):
 def call_without_rank_0(calls, seconds):
     """The description of the call in which a rank waits for so long, where rank 0 has left; None:
     there is none."""
-    call = _alone_in(calls, [], seconds)
-    return call and call[1]
+    calls = [PendingCall(*call) for call in calls]
+    longest = max(calls, key=lambda call: call.seconds, default=None)
+    return longest.description if longest and longest.seconds >= seconds else None
 
 
-def _alone_in(calls, others, seconds):
-    """The call that has waited longest of those in which the other rank is not; None: there is
-    none."""
-    keys = {key for key, *_ in others}
-    alone = [call for call in calls if call[0] not in keys and call[2] >= seconds]
-    return max(alone, key=lambda call: call[2], default=None)
+def _alone_in(calls, others, seconds, other):
+    """The call that has waited longest of those that the other rank is to make, and in which it is
+    not; None: there is none."""
+    keys = {call.key for call in others}
+    alone = [
+        call
+        for call in calls
+        if call.key not in keys
+        and call.seconds >= seconds
+        and (not call.ranks or other in call.ranks)
+    ]
+    return max(alone, key=lambda call: call.seconds, default=None)

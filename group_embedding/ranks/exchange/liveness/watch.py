@@ -38,8 +38,7 @@ class Watch:
         on_loss: on_loss(sentence, all_live) is called when another rank has ended otherwise than
             well, this one ends by an error, hosts do not reach each other, or ranks wait for each
             other in different calls: then all live.
-        pending: returns the calls that this rank waits in, [(key, description, seconds)]; the key
-            is the same on all ranks that make the call.
+        pending: returns the calls that this rank waits in, a list of PendingCall.
 
     Threads: its own alone call its methods after the constructor, but for `close`.
     """
@@ -128,7 +127,7 @@ class Watch:
     def _speak(self):
         while not self._closed.wait(INTERVAL):
             words, calls = {"alive": True, "silent": self._links.beat()}, self._pending()
-            if any(seconds > INTERVAL for *_, seconds in calls):
+            if any(call[2] > INTERVAL for call in calls):
                 words["waits"] = to_tell(calls)
             self._say(**words)
 
