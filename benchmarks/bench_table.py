@@ -15,4 +15,4 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    run_part("table", ("gpu", "cpu", "budget", "plan", "slots"), __doc__)
+    run_part("table", ("gpu", "cpu", "growth", "budget", "plan", "slots"), __doc__)

@@ -122,6 +122,7 @@ Status HostShards::Insert(const KeyedRowsView& given, const ParallelFor& paralle
       status = std::move(failed);
     }
   });
+  store_.EndCall();
   return status;
 }
 
