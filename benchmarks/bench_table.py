@@ -3,9 +3,9 @@
 
     python benchmarks/bench_table.py PART [options of the part] [--json FILE] [--plot FILE.png]
 
-gpu: beside HierarchicalKV. cpu: through TensorFlow, beside TensorFlow Recommenders Addons. budget:
-a table that evicts its lowest keys, on a CPU. plan: planned bytes beside those of tables.
-slots: AUC with slots in float32 and bfloat16. PART --help has more.
+gpu: beside HierarchicalKV. cpu: through TensorFlow, beside TensorFlow Recommenders Addons. growth:
+how long growth stops training. budget: a table that evicts its lowest keys, on a CPU. plan: planned
+bytes beside those of tables. slots: AUC with slots in float32 and bfloat16. PART --help has more.
 """
 
 import os

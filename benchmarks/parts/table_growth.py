@@ -6,10 +6,10 @@ above the second is the stop. Milliseconds of one thread, by its own clock, whic
 that the system makes for it and not other programs of the machine, and by the wall's.
 
     python benchmarks/bench_table.py growth [--keys 8000000 70000000] [--batch 131072] [--dim 8]
-                                            [--calls 60] [--pause 60] [--cores FOLDER FOLDER]
+                                            [--calls 60] [--pause 60] [--builds FOLDER FOLDER]
 
 Calls are measured while the table grows from half of --keys to these, --calls of them evenly
-spread; --pause milliseconds are between two calls, as of the rest of a step. With --cores, folders
+spread; --pause milliseconds are between two calls, as of the rest of a step. With --builds, folders
 of several builds (tests/support of their checkouts), each has a process of its own, by turns.
 """
 
@@ -34,19 +34,19 @@ def add_options(parser):
     parser.add_argument("--dim", type=int, default=8)
     parser.add_argument("--calls", type=int, default=60)
     parser.add_argument("--pause", type=float, nargs="+", default=[60.0], help="milliseconds")
-    parser.add_argument("--cores", nargs="+", default=[str(CORE)])
+    parser.add_argument("--builds", nargs="+", default=[str(CORE)])
 
 
 def run(options):
     rows = []
     for num_keys in options.keys:
         for pause in options.pause:
-            for core in options.cores:
-                how = [core, num_keys, options.batch, options.dim, options.calls, pause]
+            for build in options.builds:
+                how = [build, num_keys, options.batch, options.dim, options.calls, pause]
                 done = subprocess.run(
                     [sys.executable, __file__, *map(str, how)], stdout=subprocess.PIPE, check=True
                 )
-                rows += [{"core": core, **row} for row in json.loads(done.stdout)]
+                rows += [{"build": build, **row} for row in json.loads(done.stdout)]
     return {"benchmark": "bench_table growth", **vars(options), **machine()}, rows
 
 

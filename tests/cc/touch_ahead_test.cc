@@ -111,7 +111,8 @@ TEST(RowsOfTheNextCallHaveTheirMemory) {
   Train(table.get(), kKeys, kKeys);
   // When the thread has had time
   const Table rows = table->rows();
-  auto* const begin = static_cast<const char*>(rows.rows) + RoundUpToLargePages(2 * kKeys * kDim * 4);
+  auto* const begin =
+      static_cast<const char*>(rows.rows) + RoundUpToLargePages(2 * kKeys * kDim * 4);
   const auto is_there = [&] {
     std::vector<unsigned char> pages(8 * kLargePage / 4096);
     const int failed = mincore(const_cast<char*>(begin), 7 * kLargePage, pages.data());

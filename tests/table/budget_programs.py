@@ -1,4 +1,4 @@
-"""Random programs of tables with a budget whose keys expire too, against a dict that sorts its keys.
+"""Random programs of tables with a budget whose keys expire too, against a dict that sorts keys.
 
 A program trains, inserts, erases, scores, evicts, saves, restores on another number of ranks,
 publishes and hands out evicted keys; after each call all keys are compared. To run programs for as
@@ -79,9 +79,10 @@ class Program:
 
     def start(self, num_ranks):
         """All tables are new."""
+        num_threads = int(self.random.choice([1, 4]))
         self.tables = [
             self.storage.make_table(
-                DIM, rows_in_memory=64, keeps_time=True, num_threads=int(self.random.choice([1, 4])),
+                DIM, rows_in_memory=64, keeps_time=True, num_threads=num_threads,
                 budget=core.Budget(hands_out="rows", rank=r, num_ranks=num_ranks, **self.budget),
             )
             for r in range(num_ranks)
@@ -186,7 +187,7 @@ class Program:
             self.write("changes", changes_only=True)
 
     def write(self, name, changes_only):
-        """Saves what is left of the tables once keys have expired, as of this instant."""
+        """Expires keys, and saves the tables as they are at this instant."""
         save_id, files = self.random.integers(2**40), []
         snapshots = self.snapshots(changes_only)
         rows = copy.deepcopy(self.oracle.rows)
@@ -210,7 +211,7 @@ class Program:
                 snapshot.read(0, snapshot.num_rows // 2)
 
     def snapshots(self, changes_only):
-        """Of all tables, from which keys expire that may."""
+        """Snapshots of all tables; in most of them keys expire."""
         expiry = self.expiry if self.random.random() < 0.7 else {}
         if expiry:
             self.oracle.expire(self.step, **expiry)
@@ -227,7 +228,7 @@ class Program:
         self.saved = None
 
     def publish(self):
-        """What a server has after this is what the tables have."""
+        """A server reads the changes, and then has the rows of the tables."""
         for table in self.tables:
             snapshot = table.snapshot(changes_only=table.follows(PUBLISHER), follower=PUBLISHER)
             for key in snapshot.erased.tolist():
@@ -285,8 +286,8 @@ def resident_bytes():
 
 
 def run_for(seconds, first_seed):
-    """Runs programs with every storage on 1, 2 and 3 ranks, and a stream of keys beside them. Yields
-    after each program {programs, keys of the stream, bytes of the process}."""
+    """Runs programs with every storage on 1, 2 and 3 ranks, and a stream of keys beside them.
+    Yields after each program {programs, keys of the stream, bytes of the process}."""
     kinds = [(p.values[0], ranks) for p in storages.ON_HOST for ranks in (1, 2, 3)]
     end, stream = time.monotonic() + seconds, Stream()
     for number in itertools.count():

@@ -1,10 +1,8 @@
 """Tables with a budget, in every storage, against a dict that sorts all its keys."""
 
-import copy
-
 import numpy as np
 import pytest
-from support.oracles.budget import BudgetedDict, Row, content, mix_bits, zipf_batches
+from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
 from table import storages
 from table.steps import core, has_row, located, restore, start_of
 

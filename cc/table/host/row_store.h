@@ -66,7 +66,8 @@ class RowStore : public GrowingMemory {
 
   // Appends up to `count` free rows to `rows`, and says why if they are fewer.
   Status Take(int64_t count, std::vector<int64_t>* rows);
-  // A call that may have taken rows ends: beside what follows, memory is made ready for as many more.
+  // A call that may have taken rows ends: beside what follows, memory is made ready for as many
+  // more.
   void EndCall();
   bool TouchNextPage() override;
   // How many rows Take() has, unless the system runs out of memory.

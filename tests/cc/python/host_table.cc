@@ -445,9 +445,7 @@ Args:
           "follower"_a, "snapshot"_a, "The follower's next changes are those since the snapshot.")
       .def(
           "follows",
-          [](PyHostTable& table, int64_t follower) {
-            return table.get().changes()->Has(follower);
-          },
+          [](PyHostTable& table, int64_t follower) { return table.get().changes()->Has(follower); },
           "follower"_a, "Whether the follower has a mark.")
       .def("before_write", &PyHostTable::BeforeWrite, "rows"_a)
       .def("begin_batch", [](PyHostTable& table) { return table.get().BeginBatch(); })
