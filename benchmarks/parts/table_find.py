@@ -1,9 +1,9 @@
 """Keys located in a table in host memory that has them all, by several builds in turns.
 
-The core alone, of which each build has a process. When its turn comes it locates eight batches, to read them or to train
-them: uniform keys, or Zipf's of exponent 1.05. Milliseconds of the process for a batch, on all its
-threads, as medians over all turns; ratios to the first build with 95% of what 300 resamples of the
-turns give.
+The core alone: each build has a process. When its turn comes it locates eight batches, to read
+them or to train them: uniform keys, or Zipf's of exponent 1.05. Milliseconds of the process for a
+batch, on all its threads, as medians over all turns; ratios to the first build with 95% of what 300
+resamples of the turns give.
 
     python benchmarks/bench_table.py find --builds FOLDER FOLDER [--keys 1000000] [--batch 131072]
                                           [--threads 1 2] [--turns 40]

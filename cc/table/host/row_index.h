@@ -54,7 +54,7 @@ class RowIndex {
     const int64_t row = BucketsOf(hash).Find(key, hash, infos_);
     return row == 0 ? kNoRow : row;
   }
-  // The same, with what PrefetchInfo returned, if no row was erased since. Most keys are there.
+  // As Find, where PrefetchInfo has returned a row and none was erased since: mostly it is the row.
   int64_t Find(int64_t key, uint64_t hash, int64_t probable_row) const {
     const bool is_there = probable_row != 0 && infos_[probable_row].key == key;
     return is_there ? probable_row : Find(key, hash);
