@@ -35,6 +35,8 @@ COMMANDS = [
     "bench_step tables --tables 2 3 --steps 2 --turns 1",
     "bench_table budget --keys 1000 --batch 100 --dim 4 --steps 20 --stream 3000",
     "bench_table cpu --keys 3000 --dims 4 --batch 1000 --grow 5000",
+    "bench_table find --keys 4000 --batch 1000 --threads 2 --turns 2",
+    "bench_table growth --keys 4000 --batch 1000 --dim 4 --calls 3 --pause 1",
     "bench_table plan --dims 4 --optimizers adagrad --keys 300",
 ]
 if HAS_HOROVOD:

@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace group_embedding {
 namespace {
 
-char* NewPage() {
+char* NewPageOrNull() {
   char* page = MapLargePages(kLargePage, PROT_READ | PROT_WRITE);
+  if (page != nullptr) TouchLargePages(page, kLargePage);  // before threads share it
+  return page;
+}
+
+char* NewPage() {
+  char* page = NewPageOrNull();
   if (page == nullptr) throw std::bad_alloc();
-  TouchLargePages(page, kLargePage);  // before threads share it, of which each would begin to
   return page;
 }
 
@@ -18,6 +24,11 @@ char* NewPage() {
 LargePageBlocks& LargePageBlocks::Shared() {
   static auto* blocks = new LargePageBlocks;  // never deleted: tables may live until the very end
   return *blocks;
+}
+
+LargePageBlocks::~LargePageBlocks() {
+  TouchAhead::Shared().Forget(this);
+  if (spare_ != nullptr) munmap(spare_, kLargePage);
 }
 
 int LargePageBlocks::SizeIndex(int64_t bytes) {
@@ -43,8 +54,10 @@ char* LargePageBlocks::Take(int64_t bytes) {
     block = *free_[size].begin();
     free_[size].erase(free_[size].begin());
   } else {
+    block = std::exchange(spare_, nullptr);
     lock.unlock();  // new memory takes time, and threads get it in parallel
-    block = NewPage();
+    if (block == nullptr) block = NewPage();
+    TouchAhead::Shared().Ask(this);
     lock.lock();
   }
   while (size > wanted) {
@@ -52,6 +65,17 @@ char* LargePageBlocks::Take(int64_t bytes) {
     MakeFree(block + (kLeastBytes << size), size);
   }
   return block;
+}
+
+bool LargePageBlocks::TouchNextPage() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (spare_ != nullptr) return false;
+  }
+  char* page = NewPageOrNull();
+  std::lock_guard<std::mutex> lock(mutex_);
+  spare_ = page;  // no other thread sets it
+  return false;
 }
 
 void LargePageBlocks::Return(char* block, int64_t bytes) {

@@ -9,13 +9,16 @@
 #include <set>
 
 #include "table/large_pages.h"
+#include "table/touch_ahead.h"
 
 namespace group_embedding {
 
 // May be called by several threads.
-class LargePageBlocks {
+class LargePageBlocks : public GrowingMemory {
  public:
   static constexpr int64_t kLeastBytes = int64_t{64} << 10;
+
+  ~LargePageBlocks();
 
   // The process's blocks, shared by all tables.
   static LargePageBlocks& Shared();
@@ -24,6 +27,7 @@ class LargePageBlocks {
   // over from former owners. Throws std::bad_alloc.
   char* Take(int64_t bytes);
   void Return(char* block, int64_t bytes);
+  bool TouchNextPage() override;
 
  private:
   static constexpr int kNumSizes = 5;  // kLeastBytes to a half of a page
@@ -35,6 +39,7 @@ class LargePageBlocks {
 
   std::mutex mutex_;
   std::array<std::set<char*>, kNumSizes> free_;
+  char* spare_ = nullptr;  // the next page, once one was needed
 };
 
 }  // namespace group_embedding

@@ -94,5 +94,5 @@ def counted_of(snapshot):
     return dict(zip(counted["keys"].tolist(), counted["counts"].tolist()))
 
 
-def restore(table, paths):
-    core.restore_table(getattr(table, "table", table), paths)
+def restore(table, paths, **ranks):
+    core.restore_table(getattr(table, "table", table), paths, **ranks)

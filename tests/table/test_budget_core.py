@@ -1,10 +1,8 @@
 """Tables with a budget, in every storage, against a dict that sorts all its keys."""
 
-import copy
-
 import numpy as np
 import pytest
-from support.oracles.budget import BudgetedDict, Row, content, mix_bits, zipf_batches
+from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
 from table import storages
 from table.steps import core, has_row, located, restore, start_of
 
@@ -248,100 +246,6 @@ def test_more_rows_than_the_budget_are_restored_by_their_order(storage, tmp_path
     assert 40 <= small.table.num_keys <= 50
     assert has_row(small.table, np.arange(110, 150)).all()
     assert not has_row(small.table, np.arange(0, 100)).any()
-
-
-class Program(Pair):
-    """Anything that may happen to a table, drawn at random."""
-
-    def __init__(self, storage, seed, folder, **budget):
-        super().__init__(storage, rows_in_memory=54, **budget)  # 40 with the slots of a budget
-        self.random, self.folder = np.random.default_rng(seed), folder
-        self.next_new, self.saved = 10**6, None
-
-    def keys(self, most):
-        size = self.random.integers(1, most)
-        known = self.random.integers(0, 200, size)
-        new = self.random.integers(0, 10, size) == 0
-        self.next_new += size
-        return np.where(new, self.next_new + np.arange(size), known).tolist()
-
-    def draw(self):
-        steps = [self.do_train] * 8 + [
-            self.do_insert, self.do_erase, self.do_evict, self.do_score, self.do_save,
-            self.do_save_changes, self.do_restore,
-        ]  # fmt: skip
-        self.random.choice(np.array(steps, object))()
-
-    def do_train(self):
-        self.train(self.keys(40))
-
-    def do_insert(self):
-        keys = list(dict.fromkeys(self.keys(60)))
-        counts = self.random.integers(0, 9, len(keys))
-        versions = self.random.integers(-1, self.step + 1, len(keys))
-        values = self.random.integers(-3, 4, (len(keys), DIM)).astype(np.float32)
-        self.table.insert({"keys": keys, "counts": counts, "versions": versions, "values": values})
-        self.oracle.insert(
-            {
-                key: Row(int(count), int(version), None, 0.0, tuple(row.tolist()))
-                for key, count, version, row in zip(keys, counts, versions, values)
-            }
-        )
-
-    def do_erase(self):
-        keys = self.keys(10)
-        self.table.erase(keys)
-        for key in keys:
-            self.oracle.rows.pop(key, None)
-
-    def do_evict(self):
-        self.table.evict({"steps_to_live": 12}, self.step)
-        self.oracle.evict_old(12, self.step)
-
-    def do_score(self):
-        if self.budget["evict"] == "score":
-            keys = self.keys(30)
-            self.set_scores(keys, self.random.integers(-3, 9, len(keys)).tolist())
-
-    def do_save(self):
-        self.save("full", changes_only=False)
-
-    def do_save_changes(self):
-        if self.saved is not None:
-            self.save("changes", changes_only=True)
-
-    def save(self, name, changes_only):
-        snapshot = self.table.snapshot(changes_only)
-        path = str(self.folder / name)
-        core.write_table(snapshot, path, save_id=self.random.integers(2**40),
-                         changes_only=changes_only)  # fmt: skip
-        files = [*(self.saved[0][:1] if changes_only else ()), path]
-        snapshot.keep()
-        self.saved = files, copy.deepcopy(self.oracle.rows), self.step
-
-    def do_restore(self):
-        if self.saved is None:
-            return
-        self.table = self.new_table()
-        files, rows, _ = self.saved
-        restore(self.table, files)
-        oracle = BudgetedDict(start=start_values, **self.budget)
-        oracle.rows = copy.deepcopy(rows)
-        self.oracle, self.saved = oracle, None
-
-
-@pytest.mark.parametrize("storage", storages.ON_HOST)
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))]
-)
-def test_random_programs(storage, seed, tmp_path):
-    evict = list(POLICIES)[seed % len(POLICIES)]
-    budget = {"max_keys": 90, "keep": 0.8, "num_shares": 3 * (seed % 2), "evict": evict}
-    program = Program(storage, seed, tmp_path, **budget, **POLICIES[evict])
-
-    for _ in range(80):
-        program.draw()
-        program.check()
 
 
 def test_erased_keys_are_forgotten_when_nobody_follows():

@@ -57,6 +57,7 @@ class BudgetLocator : public RowLocator {
   }
 
   void End() override {
+    table_.store().EndCall();
     if (tier_ == nullptr) return;
     for (const KeysToLocate& r : requests_) tier_->Hold(r.rows, r.num_keys, r.batch);
   }

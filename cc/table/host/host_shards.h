@@ -123,6 +123,11 @@ class HostShards : public EmbeddingTable, public HostTable {
 
   // The row that a key has in memory, or kNoRow. With the lock of the shard.
   int64_t RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const;
+  // A row of the index or kNoRow; kNoRow too if a snapshot has evicted its key.
+  static int64_t UnlessEvicted(RowSnapshot* snapshot, int64_t row) {
+    const bool is_evicted = row != kNoRow && snapshot != nullptr && snapshot->IsEvicted(row);
+    return is_evicted ? kNoRow : row;
+  }
   // The key, whose row that is, was evicted: makes an end of it. With the lock of the shard.
   void Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, int64_t row) const;
   // Completes an eviction that came with a snapshot; false: nothing was left of it. The caller

@@ -20,9 +20,7 @@ constexpr int64_t kMostLookedAt = 1 << 16;  // rows of a sample
 }  // namespace
 
 int64_t HostShards::RowOf(Shard& shard, RowSnapshot* snapshot, int64_t key, uint64_t hash) const {
-  const int64_t row = shard.index.Find(key, hash);
-  const bool is_evicted = row != kNoRow && snapshot != nullptr && snapshot->IsEvicted(row);
-  return is_evicted ? kNoRow : row;
+  return UnlessEvicted(snapshot, shard.index.Find(key, hash));
 }
 
 void HostShards::Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const {

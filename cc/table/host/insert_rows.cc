@@ -52,11 +52,11 @@ class HostShards::Inserter {
     }
   }
 
-  void PrefetchInfo(uint64_t hash) const { shard_.index.PrefetchInfo(hash); }
+  int64_t PrefetchInfo(uint64_t hash) const { return shard_.index.PrefetchInfo(hash); }
 
   // False: the table is full, and the key is left as it was.
-  bool Insert(int64_t i, int64_t key, uint64_t hash) {
-    if (const int64_t row = shard_.index.Find(key, hash); row != kNoRow) {
+  bool Insert(int64_t i, int64_t key, uint64_t hash, int64_t probable_row) {
+    if (const int64_t row = shard_.index.Find(key, hash, probable_row); row != kNoRow) {
       Fill(row, /*is_new=*/false, i, key);
       return true;
     }
@@ -122,6 +122,7 @@ Status HostShards::Insert(const KeyedRowsView& given, const ParallelFor& paralle
       status = std::move(failed);
     }
   });
+  store_.EndCall();
   return status;
 }
 
@@ -136,9 +137,9 @@ Status HostShards::InsertInShard(const KeyedRowsView& rows, const std::vector<Ke
   for (const KeysByShard& part : parts) {
     part.ForShard(
         s, [&](int64_t i, uint64_t hash) { inserter.Prefetch(first + i, hash); },
-        [&](uint64_t hash) { inserter.PrefetchInfo(hash); },
-        [&](int64_t i, int64_t key, uint64_t hash) {
-          all = all && inserter.Insert(first + i, key, hash);
+        [&](uint64_t hash) { return inserter.PrefetchInfo(hash); },
+        [&](int64_t i, int64_t key, uint64_t hash, int64_t probable_row) {
+          all = all && inserter.Insert(first + i, key, hash, probable_row);
         });
     first += part.num_keys();
   }
@@ -148,7 +149,7 @@ Status HostShards::InsertInShard(const KeyedRowsView& rows, const std::vector<Ke
 Status HostShards::InsertOne(const KeyedRowsView& rows, int64_t i) {
   const uint64_t hash = HashOf(rows.keys[i]);
   Inserter inserter(this, rows, &ShardOf(hash), 1);
-  return inserter.Insert(i, rows.keys[i], hash) ? Status() : inserter.status();
+  return inserter.Insert(i, rows.keys[i], hash, /*probable_row=*/0) ? Status() : inserter.status();
 }
 
 }  // namespace group_embedding

@@ -38,12 +38,13 @@ class KeysByShard {
     }
   }
 
-  // visit(i, key, hash) for the keys of shard s, in the order of i, their place before they were
-  // sorted. To prefetch what it will need: ahead(i, hash) some keys before, and soon(hash) some
-  // keys after that.
+  // visit(i, key, hash, probable_row) for the keys of shard s, in the order of i, their place
+  // before they were sorted. To prefetch what it will need: ahead(i, hash) some keys before, and
+  // some keys after that soon(hash), which returns the probable row.
   template <typename Ahead, typename Soon, typename Visit>
   void ForShard(int s, const Ahead& ahead, const Soon& soon, const Visit& visit) const {
     uint64_t hashes[kAhead];  // of the keys between the two, by their places modulo kAhead
+    int64_t rows[kSoon];      // likewise
     const uint64_t begin = begins_[s], end = begins_[s + 1];
     uint64_t next = begin;
     auto look_ahead = [&] {
@@ -52,12 +53,15 @@ class KeysByShard {
       ++next;
     };
     while (next < std::min(end, begin + kAhead)) look_ahead();
-    for (uint64_t p = begin; p < std::min(end, begin + kSoon); ++p) soon(hashes[p % kAhead]);
+    for (uint64_t p = begin; p < std::min(end, begin + kSoon); ++p) {
+      rows[p % kSoon] = soon(hashes[p % kAhead]);
+    }
     for (uint64_t p = begin; p < end; ++p) {
       const uint64_t hash = hashes[p % kAhead];
+      const int64_t row = rows[p % kSoon];
       if (next < end) look_ahead();
-      if (p + kSoon < end) soon(hashes[(p + kSoon) % kAhead]);
-      visit(order_[p], sorted_[p], hash);
+      if (p + kSoon < end) rows[p % kSoon] = soon(hashes[(p + kSoon) % kAhead]);
+      visit(order_[p], sorted_[p], hash, row);
     }
   }
 

@@ -30,9 +30,10 @@ void LocatePart(HostShards* table, KeysByShard* keys, int64_t first_shard, int64
     std::lock_guard<std::mutex> lock(shard.mutex);
     keys->ForShard(
         s, [&](int64_t, uint64_t hash) { shard.index.Prefetch(hash); },
-        [&](uint64_t hash) { shard.index.PrefetchInfo(hash); },
-        [&](int64_t i, int64_t key, uint64_t hash) {
-          const int64_t row = table->RowOf(shard, snapshot.get(), key, hash);
+        [&](uint64_t hash) { return shard.index.PrefetchInfo(hash); },
+        [&](int64_t i, int64_t key, uint64_t hash, int64_t probable_row) {
+          const int64_t found = shard.index.Find(key, hash, probable_row);
+          const int64_t row = HostShards::UnlessEvicted(snapshot.get(), found);
           rows[i] = row != kNoRow ? row : table->store().DefaultRow(key);
         });
   }

@@ -47,12 +47,17 @@ class RowIndex {
 
   // `hash`: of the key. First the one; once that is in the cache, the other; then Find.
   void Prefetch(uint64_t hash) const { BucketsOf(hash).Prefetch(hash); }
-  void PrefetchInfo(uint64_t hash) const { BucketsOf(hash).PrefetchInfo(hash, infos_); }
+  int64_t PrefetchInfo(uint64_t hash) const { return BucketsOf(hash).PrefetchInfo(hash, infos_); }
 
   // The key's row, or kNoRow.
   int64_t Find(int64_t key, uint64_t hash) const {
     const int64_t row = BucketsOf(hash).Find(key, hash, infos_);
     return row == 0 ? kNoRow : row;
+  }
+  // As Find, where PrefetchInfo has returned a row and none was erased since: mostly it is the row.
+  int64_t Find(int64_t key, uint64_t hash, int64_t probable_row) const {
+    const bool is_there = probable_row != 0 && infos_[probable_row].key == key;
+    return is_there ? probable_row : Find(key, hash);
   }
 
   // The row's key is `hash`'s, and not in the index. Throws std::bad_alloc before any change.

@@ -28,11 +28,13 @@ struct IndexBuckets {
   }
   void Prefetch(uint64_t hash) const { group_embedding::Prefetch(buckets + HomeOf(hash)); }
 
-  // Prefetches what is kept of the row that the key probably has.
-  void PrefetchInfo(uint64_t hash, const PackedInfo* infos) const {
+  // Prefetches what is kept of the row that the key probably has, and returns that; 0: none.
+  int64_t PrefetchInfo(uint64_t hash, const PackedInfo* infos) const {
     const IndexBucket& home = buckets[HomeOf(hash)];
     const uint32_t found = home.Find(layout, hash);
-    if (found != 0) group_embedding::Prefetch(infos + RowAt(home, found));
+    const int64_t row = found == 0 ? 0 : RowAt(home, found);
+    group_embedding::Prefetch(infos + row);
+    return row;
   }
 
   // The key's row, or 0.

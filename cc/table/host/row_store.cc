@@ -121,6 +121,28 @@ char* RowStore::TakeUntouchedPage(int64_t begin, int64_t end) {
   return page;
 }
 
+void RowStore::EndCall() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    rows_ahead_ = num_rows() - rows_before_call_;
+    rows_before_call_ = num_rows();
+    if (rows_ahead_ == 0) return;
+  }
+  TouchAhead::Shared().Ask(this);
+}
+
+bool RowStore::TouchNextPage() {
+  char* page;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t end = std::min(num_rows() + rows_ahead_, first_row_ + max_rows());
+    // Where there is no memory, the call that needs it says so.
+    page = GrowTo(end).ok() ? TakeUntouchedPage(num_rows(), end) : nullptr;
+  }
+  if (page != nullptr) TouchLargePages(page, kLargePage);
+  return page != nullptr;
+}
+
 void RowStore::FreeRetired() {
   const int64_t oldest = batches_.empty() ? clock() + 1 : *batches_.begin();
   while (!retired_.empty() && retired_.front().clock < oldest) {
@@ -263,6 +285,7 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
   }
   Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
   *array = memory->data();
+  std::lock_guard<std::mutex> lock(mutex_);
   if (slot.name == kTimeSlot) time_slot_ = static_cast<int>(slots_.size());
   slots_.push_back(slot);
   slot_arrays_.push_back({std::move(memory)});

@@ -18,15 +18,17 @@
 #include "table/embedding_table.h"
 #include "table/host/row_infos.h"
 #include "table/memory.h"
+#include "table/touch_ahead.h"
 
 namespace group_embedding {
 
 class RowSnapshot;
 
-class RowStore {
+class RowStore : public GrowingMemory {
  public:
   // `matrix`: as of MakeHostTable.
   RowStore(const TableOptions& options, const void* matrix, Status* error);
+  ~RowStore() { TouchAhead::Shared().Forget(this); }
 
   const TableOptions& options() const { return options_; }
   const std::vector<SlotOptions>& slots() const { return slots_; }
@@ -64,6 +66,10 @@ class RowStore {
 
   // Appends up to `count` free rows to `rows`, and says why if they are fewer.
   Status Take(int64_t count, std::vector<int64_t>* rows);
+  // A call that may have taken rows ends: beside what follows, memory is made ready for as many
+  // more.
+  void EndCall();
+  bool TouchNextPage() override;
   // How many rows Take() has, unless the system runs out of memory.
   int64_t NumFree();
   // The number of keys' rows that fit with the present slots and those of `more`.
@@ -142,6 +148,7 @@ class RowStore {
   mutable std::mutex mutex_;  // of what follows
   std::atomic<int64_t> num_rows_{0};
   int64_t usable_rows_ = 0;
+  int64_t rows_before_call_ = 0, rows_ahead_ = 0;  // as of EndCall
   std::vector<int64_t> free_;
   struct Retired {
     int64_t row, clock;

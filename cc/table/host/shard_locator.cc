@@ -55,6 +55,7 @@ class ShardLocator : public RowLocator {
   }
 
   void End() override {
+    if (access_ == Access::kTrain) keys_.table->store().EndCall();
     if (tier_ == nullptr) return;
     for (const KeysToLocate& r : requests_) tier_->Hold(r.rows, r.num_keys, r.batch);
   }

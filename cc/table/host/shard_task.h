@@ -149,8 +149,8 @@ class ShardTask {
     std::unordered_map<int64_t, int64_t> times;
     for (const KeyChunk& chunk : keys_.chunks) {
       chunk.keys.ForShard(
-          s_, [](int64_t, uint64_t) {}, [](uint64_t) {},
-          [&](int64_t i, int64_t key, uint64_t) {
+          s_, [](int64_t, uint64_t) {}, [](uint64_t) { return int64_t{0}; },
+          [&](int64_t i, int64_t key, uint64_t, int64_t) {
             int64_t& of_key = times[key] += chunk.TimesOf(i);
             sample.num_ids += chunk.TimesOf(i);
             sample.most = std::max(sample.most, of_key);
@@ -232,15 +232,15 @@ class ShardTask {
   template <typename Without, typename With>
   void FindInIndex(const Without& without, const With& with) {
     for (const KeyChunk& chunk : keys_.chunks) {
-      auto find = [&](int64_t i, int64_t key, uint64_t hash) {
-        const int64_t row = shard_.index.Find(key, hash);
+      auto find = [&](int64_t i, int64_t key, uint64_t hash, int64_t probable_row) {
+        const int64_t row = shard_.index.Find(key, hash, probable_row);
         if (row == kNoRow) return without({&chunk, i, key});
         chunk.rows[i] = row;
         with({&chunk, i, key});
       };
       chunk.keys.ForShard(
           s_, [this](int64_t, uint64_t hash) { shard_.index.Prefetch(hash); },
-          [this](uint64_t hash) { shard_.index.PrefetchInfo(hash); }, find);
+          [this](uint64_t hash) { return shard_.index.PrefetchInfo(hash); }, find);
     }
   }
 

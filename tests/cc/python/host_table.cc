@@ -202,8 +202,11 @@ void PyHostTable::Insert(py::dict given) { Require(table_->Insert(KeyedRowsOf(gi
 void PyHostTable::SetAdmission(py::dict state) { table_->SetAdmissionState(AdmissionOf(state)); }
 
 std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only, const Eviction& eviction,
-                                                      int64_t step) {
-  return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only, eviction, step));
+                                                      int64_t step, int64_t follower) {
+  if (changes_only && !table_->changes()->Has(follower)) {
+    throw py::value_error("follower: has no mark, so there are no changes since it");
+  }
+  return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only, eviction, step, follower));
 }
 
 namespace {
@@ -426,14 +429,24 @@ Args:
       .def("set_admission", &PyHostTable::SetAdmission, "state"_a, "As Snapshot.admission.")
       .def(
           "snapshot",
-          [](PyHostTable& table, bool changes_only, py::object evict, int64_t step) {
-            return table.TakeSnapshot(changes_only, EvictionOf(evict), step);
+          [](PyHostTable& table, bool changes_only, py::object evict, int64_t step,
+             int64_t follower) {
+            return table.TakeSnapshot(changes_only, EvictionOf(evict), step, follower);
           },
           "changes_only"_a = false, py::kw_only(), "evict"_a = py::none(), "step"_a = -1,
-          py::keep_alive<0, 1>(),
-          "evict: {'steps_to_live', 'l2_weight', 'minutes_to_live'}, those that are given: what "
-          "goes "
-          "at that instant.")
+          "follower"_a = kSaves, py::keep_alive<0, 1>(),
+          "changes_only: since the mark of the follower. evict: {'steps_to_live', 'l2_weight', "
+          "'minutes_to_live'}, those that are given: what goes at that instant.")
+      .def(
+          "follow",
+          [](PyHostTable& table, int64_t follower, PySnapshot& snapshot) {
+            table.get().changes()->Follow(follower, snapshot.get().mark());
+          },
+          "follower"_a, "snapshot"_a, "The follower's next changes are those since the snapshot.")
+      .def(
+          "follows",
+          [](PyHostTable& table, int64_t follower) { return table.get().changes()->Has(follower); },
+          "follower"_a, "Whether the follower has a mark.")
       .def("before_write", &PyHostTable::BeforeWrite, "rows"_a)
       .def("begin_batch", [](PyHostTable& table) { return table.get().BeginBatch(); })
       .def("end_batch", [](PyHostTable& table, int64_t batch) { table.get().EndBatch(batch); })

@@ -68,7 +68,7 @@ class PyHostTable {
   int64_t Evict(const Eviction& eviction, int64_t step) { return table_->Evict(eviction, step); }
   void SetAdmission(pybind11::dict state);
   std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
-                                           int64_t step);
+                                           int64_t step, int64_t follower);
   void BeforeWrite(Keys rows) { table_->BeforeWrite(rows.data(), rows.size()); }
 
  private:

@@ -34,6 +34,7 @@ class Row:
     born: int | None  # None: not known
     score: float = 0.0
     values: tuple = ()
+    minute: int = 0  # 0: not known
 
 
 class BudgetedDict:
@@ -42,6 +43,10 @@ class BudgetedDict:
     Args:
       max_keys, keep, evict, decay_steps, safe_steps, num_shares: as of `core.Budget`.
       start: what a key's values are at first, a function of the key.
+
+    Attributes:
+      minute: the time of batches from now on.
+      evicted: the keys that went for others. handed_out: all that went, with their rows.
     """
 
     def __init__(
@@ -52,7 +57,8 @@ class BudgetedDict:
         self.decay_steps, self.safe_steps, self.num_shares = decay_steps, safe_steps, num_shares
         self.start = start
         self.rows = {}
-        self.evicted = []
+        self.evicted, self.handed_out = [], []
+        self.minute = 0
         self.without_place = 0
         self.last_step = -1
 
@@ -77,6 +83,7 @@ class BudgetedDict:
             "decayed_frequency": self.decayed(row, step),
             "smallest_norm": math.fsum(x * x for x in row.values),
             "score": row.score,
+            "earliest": row.minute,
         }[self.evict]
         return (score, row.version, mix_bits(key))
 
@@ -88,7 +95,7 @@ class BudgetedDict:
             if key in self.rows:
                 row = self.rows[key]
                 row.count = self.decayed(row, step) + batch.count(key)
-                row.version = step
+                row.version, row.minute = step, self.minute
         without = set()
         for share in range(self.num_shares or 1):
             self._train_share(share, [k for k in new if self.share_of(k) == share], batch, step,
@@ -96,7 +103,9 @@ class BudgetedDict:
         self.without_place += len(without)
         for key in new:
             if key not in without:
-                self.rows[key] = Row(batch.count(key), step, step, 0.0, self.start(key))
+                self.rows[key] = Row(
+                    batch.count(key), step, step, 0.0, self.start(key), self.minute
+                )
         return without
 
     def is_safe(self, key, step):
@@ -122,17 +131,25 @@ class BudgetedDict:
                     del new[key]
                     self.without_place += 1
                 else:
-                    del self.rows[key]
-                    self.evicted.append(key)
+                    self._evict(key)
         self.rows.update({key: row for key, row in given.items() if key in self.rows or key in new})
 
-    def evict_old(self, steps_to_live, step):
-        """The eviction of a table that evicts by steps."""
-        self.rows = {
-            key: row
-            for key, row in self.rows.items()
-            if row.version < 0 or step - row.version <= steps_to_live
-        }
+    def expire(self, step, steps_to_live=None, minutes_to_live=None, l2_weight=None):
+        """Keys go that were not trained for longer, or whose rows are smaller."""
+
+        def goes(row):
+            by_steps = steps_to_live is not None and 0 <= row.version < step - steps_to_live
+            minutes = minutes_to_live is not None and row.minute > 0
+            by_minutes = minutes and self.minute - row.minute > minutes_to_live
+            half_squares = math.fsum(x * x for x in row.values) / 2
+            return by_steps or by_minutes or (l2_weight is not None and half_squares < l2_weight)
+
+        for key in [key for key, row in self.rows.items() if goes(row)]:
+            self.handed_out.append((key, self.rows.pop(key)))
+
+    def _evict(self, key):
+        self.handed_out.append((key, self.rows.pop(key)))
+        self.evicted.append(key)
 
     def _train_share(self, share, new, batch, step, without):
         most = self.max_of_share(share)
@@ -146,8 +163,7 @@ class BudgetedDict:
             going.sort(key=lambda key: self.order(key, step))
             going = going[: max(0, len(keys) - kept)]
             for key in going:
-                del self.rows[key]
-            self.evicted += going
+                self._evict(key)
             places = most - (len(keys) - len(going))
             new = sorted(new, key=mix_bits, reverse=True)
             without.update(new[max(0, places) :])
