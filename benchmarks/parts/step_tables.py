@@ -301,6 +301,8 @@ def plot(path, about, rows):
         axis.set_title(_title(about), fontsize=9)
         axis.sharey(axes[0])
         axis.grid(alpha=0.3)
+    ms = [row["ms"] for _, rows in runs for row in rows]
+    axes[0].set_ylim(0.8 * min(ms), 1.25 * max(ms))
     axes[0].legend(fontsize=8)
     _plot_slopes(axes[-1], runs, ways)
     figure.tight_layout()
