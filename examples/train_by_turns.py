@@ -27,6 +27,9 @@ MODELS = {
     "features": samples.Shape(
         "100 features of 1 to 5 ids", samples.spread_rows(100, 10, 100_000), 5, 0, 1024
     ),
+    "many": samples.Shape(
+        "300 features of 1 to 5 ids", samples.spread_rows(300, 10, 100_000), 5, 0, 1024
+    ),
     "dlrm": samples.Shape(
         "DLRM of 26 features, 13 numbers", samples.spread_rows(26, 10, 1_000_000), 1, 13, 2048
     ),

@@ -105,6 +105,21 @@ def test_plans_and_configs_are_pure():
     assert not found
 
 
+def test_the_watch_over_ranks_imports_nothing_but_itself():
+    watch = "group_embedding.ranks.exchange.liveness"
+
+    found = offenders(
+        (PACKAGE / "ranks/exchange/liveness").glob("*.py"),
+        lambda f: [
+            name
+            for name in imports_of(f, "tensorflow", "horovod", "group_embedding")
+            if not name.startswith(watch)
+        ],
+    )
+
+    assert not found
+
+
 @pytest.mark.parametrize(
     "client, module",
     [

@@ -1,8 +1,17 @@
 """Finds ranks that wait for each other in different calls, from the list of calls of each rank."""
 
-from group_embedding.ops.pending_calls import PendingCall
+from typing import NamedTuple
 
 _MOST = 8  # calls that one rank tells of
+
+
+class ToldCall(NamedTuple):
+    """A call in which a rank waits, as it tells the others: the fields of a PendingCall."""
+
+    key: str  # the same on all ranks that make it
+    description: str
+    seconds: float  # since it began
+    ranks: tuple = ()  # that make it; empty: all
 
 
 def to_tell(calls):
@@ -11,9 +20,9 @@ def to_tell(calls):
 
 
 def told_calls(words):
-    """The calls in a rank's words, a list of PendingCall; what has another form is none."""
+    """The calls in a rank's words, a list of ToldCall; what has another form is none."""
     calls = words.get("waits")
-    return [PendingCall(*c) for c in calls if _is_call(c)] if isinstance(calls, list) else []
+    return [ToldCall(*c) for c in calls if _is_call(c)] if isinstance(calls, list) else []
 
 
 def _is_call(call):
@@ -78,7 +87,7 @@ def describe_left(who, rank, call):
 def call_without_rank_0(calls, seconds):
     """The description of the call in which a rank waits for so long, where rank 0 has left; None:
     there is none."""
-    calls = [PendingCall(*call) for call in calls]
+    calls = [ToldCall(*call) for call in calls]
     longest = max(calls, key=lambda call: call.seconds, default=None)
     return longest.description if longest and longest.seconds >= seconds else None
 
