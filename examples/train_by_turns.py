@@ -2,6 +2,7 @@
 
 $ python examples/train_by_turns.py
 $ python examples/train_by_turns.py --model features --turns 30
+$ python examples/train_by_turns.py --model many
 $ python examples/train_by_turns.py --inputs in-step
 
 Inputs are made ahead for both: stock layers get SparseTensors from memory, grouped ones packed ids.
@@ -34,6 +35,7 @@ MODELS = {
         "DLRM of 26 features, 13 numbers", samples.spread_rows(26, 10, 1_000_000), 1, 13, 2048
     ),
 }
+BY_ITSELF = ("features", "dlrm")  # of MODELS
 TRAINING, TESTING = 40, 8  # batches in memory
 
 
@@ -50,14 +52,14 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, action="append", help="default: each in turn")
+    parser.add_argument("--model", choices=MODELS, action="append", help="default: features, then dlrm")
     parser.add_argument("--turns", type=int, default=10, help="of ten steps (default: 10)")
     parser.add_argument("--inputs", choices=("ahead", "in-step"), default="ahead")
     parser.add_argument("--folder", type=Path, default=Path("runs/by_turns"))
     chosen = parser.parse_args()
     if chosen.turns < 1:
         parser.error(f"--turns: expected 1 or more, got {chosen.turns}")
-    chosen.model = chosen.model or list(MODELS)
+    chosen.model = chosen.model or list(BY_ITSELF)
     return chosen
 
 
