@@ -52,7 +52,7 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, action="append", help="default: features, then dlrm")
+    parser.add_argument("--model", choices=MODELS, action="append", help="default: features, dlrm")
     parser.add_argument("--turns", type=int, default=10, help="of ten steps (default: 10)")
     parser.add_argument("--inputs", choices=("ahead", "in-step"), default="ahead")
     parser.add_argument("--folder", type=Path, default=Path("runs/by_turns"))
