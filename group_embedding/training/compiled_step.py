@@ -96,7 +96,7 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _only_launches():
-    """Returns whether the ops of a step launch kernels of a GPU, and none waits for other ranks."""
+    """Returns whether a step launches kernels: TensorFlow sees a GPU, and no op waits for ranks."""
     return current().num_ranks == 1 and bool(tf.config.list_logical_devices("GPU"))
 
 

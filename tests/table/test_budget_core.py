@@ -4,16 +4,11 @@ import numpy as np
 import pytest
 from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
 from table import storages
+from table.budget_programs import DIM
+from table.budget_programs import POLICIES as OF_PROGRAMS
 from table.steps import core, has_row, located, restore, start_of
 
-DIM = 2
-POLICIES = {
-    "least_recent": {},
-    "least_frequent": {"safe_steps": 2},
-    "decayed_frequency": {"decay_steps": 3, "safe_steps": 1},
-    "smallest_norm": {},
-    "score": {"safe_steps": 1},
-}
+POLICIES = {name: options for name, options in OF_PROGRAMS.items() if name != "earliest"}
 
 
 def start_values(key):
