@@ -19,7 +19,6 @@ rank 0's, the medians of the calls and their tenth percentiles (`best`).
 
 import itertools
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -27,10 +26,9 @@ _FOLDER = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(_FOLDER), str(_FOLDER.parent / "tests")]  # for the ranks, too
 
 import numpy as np  # noqa: E402
-from hosts.bed import Bed, compile_link, why_not  # noqa: E402
 from hosts.job import Job  # noqa: E402
+from hosts_and_ranks import joined_hosts  # noqa: E402
 from report import machine  # noqa: E402
-from support.programs.ranks import Starter  # noqa: E402
 from workloads import ids_from_uniform  # noqa: E402
 
 NUM_TABLES, DIM, NUM_KEYS = 4, 32, 200_000
@@ -221,17 +219,10 @@ def add_options(parser):
 
 
 def run(options):
-    if why_not():
-        sys.exit(why_not())
-    starter = Starter()
     rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        compile_link(folder / "link")
-        with Bed(folder / "bed", folder / "link", 2) as bed:
-            bed.set_congestion_control(options.congestion_control)
-            choices = options.on, options.alphas, options.steps_per_call, options.delays
-            for choice in itertools.product(*choices, options.rates):
-                rows.append(measure(bed, starter, folder, options, *choice))
-    starter.close()
+    with joined_hosts() as (bed, starter, folder):
+        bed.set_congestion_control(options.congestion_control)
+        choices = options.on, options.alphas, options.steps_per_call, options.delays
+        for choice in itertools.product(*choices, options.rates):
+            rows.append(measure(bed, starter, folder, options, *choice))
     return machine(), rows

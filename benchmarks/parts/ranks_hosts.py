@@ -19,7 +19,6 @@ comes back. `idle_packets` is what the hosts send in a second in which the ranks
 
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -27,10 +26,9 @@ _FOLDER = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(_FOLDER), str(_FOLDER.parent / "tests")]  # for the ranks, too
 
 import numpy as np  # noqa: E402
-from hosts.bed import Bed, compile_link, why_not  # noqa: E402
 from hosts.job import Job  # noqa: E402
+from hosts_and_ranks import joined_hosts  # noqa: E402
 from report import machine  # noqa: E402
-from support.programs.ranks import Starter  # noqa: E402
 
 NUM_TABLES, DIM, NUM_KEYS = 4, 32, 200_000
 BATCH_SIZE, IDS_OF_SAMPLE = 1024, 4
@@ -191,17 +189,10 @@ def add_options(parser):
 
 
 def run(options):
-    if why_not():
-        sys.exit(why_not())
-    starter = Starter()
     rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        compile_link(folder / "link")
-        for dense in (False, True):
-            with Bed(folder / f"bed_{dense}", folder / "link", len(set(options.hosts))) as bed:
-                rows += measure(bed, starter, folder, options, dense)
-    starter.close()
+    for dense in (False, True):
+        with joined_hosts(len(set(options.hosts))) as (bed, starter, folder):
+            rows += measure(bed, starter, folder, options, dense)
     if options.before:
         add_before(options.before, rows)
     return machine(), rows

@@ -12,7 +12,6 @@ milliseconds are rank 0's medians, megabytes what it sends in a step, `expected`
 """
 
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,10 +19,9 @@ _FOLDER = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(_FOLDER), str(_FOLDER.parent / "tests")]  # for the ranks, too
 
 import numpy as np  # noqa: E402
-from hosts.bed import Bed, compile_link, why_not  # noqa: E402
 from hosts.job import Job  # noqa: E402
+from hosts_and_ranks import joined_hosts  # noqa: E402
 from report import machine  # noqa: E402
-from support.programs.ranks import Starter  # noqa: E402
 from workloads import ids_from_uniform  # noqa: E402
 
 NUM_TABLES, BATCH_SIZE = 4, 1024
@@ -161,17 +159,10 @@ def add_options(parser):
 
 
 def run(options):
-    if why_not():
-        sys.exit(why_not())
-    starter = Starter()
     rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        compile_link(folder / "link")
-        with Bed(folder / "bed", folder / "link", 2) as bed:
-            for rate in options.rates:
-                for alpha in options.alphas:
-                    for num_ids in options.ids:
-                        rows.append(measure(bed, starter, folder, options, num_ids, alpha, rate))
-    starter.close()
+    with joined_hosts() as (bed, starter, folder):
+        for rate in options.rates:
+            for alpha in options.alphas:
+                for num_ids in options.ids:
+                    rows.append(measure(bed, starter, folder, options, num_ids, alpha, rate))
     return machine(), rows
