@@ -1,6 +1,9 @@
 """The transports by which ranks of the collective benchmark get rows of other ranks."""
 
 
+BY_ROWS = -2  # an owner of core.sums_lookup
+
+
 def allocate(num_bytes):
     import torch
 
@@ -52,6 +55,44 @@ class Nccl(OneGpu):
         )
 
 
+class Sums(Nccl):
+    """Owners combine rows and send sums. The table with most ids has some rows on each rank, others
+    are whole on one: each on the rank that has fewest ids so far, those with most ids first."""
+
+    use_peer_memory = True
+
+    def make_tables(self, workload, local_rows):
+        import torch
+
+        self.owners, ranks = self._place(workload), self.communicator
+        tables = []
+        for t, (owner, dim) in enumerate(zip(self.owners, workload.dims)):
+            whole = workload.rows[t] if owner == ranks.rank else 1  # one that is not looked up
+            rows = local_rows[t] if owner == BY_ROWS else whole
+            tables.append(torch.randn(rows, dim, device="cuda"))
+        return tables
+
+    def make_group(self, group, workload):
+        return self.core.sums_lookup(
+            group, workload.rows, self.owners, self.communicator, allocate, workload.name,
+            self.comm_dtype
+        )  # fmt: skip
+
+    def _place(self, workload):
+        by_ids = sorted(range(len(workload.rows)), key=lambda t: -workload.hotness[t])
+        ids, owners = [0] * self.communicator.num_ranks, {}
+        for t in by_ids:
+            is_hot = workload.hotness[t] * len(ids) > sum(workload.hotness) / 2
+            owners[t] = BY_ROWS if is_hot else ids.index(min(ids))
+            if not is_hot:
+                ids[owners[t]] += workload.hotness[t]
+        return [owners[t] for t in range(len(workload.rows))]
+
+
+class SumsInHalf(Sums):
+    comm_dtype = "bfloat16"
+
+
 class NcclInHalf(Nccl):
     """Rows and gradients are sent in 16 bits."""
 
@@ -81,4 +122,6 @@ TRANSPORTS = {
     "nccl, bfloat16": NcclInHalf,
     "peer_memory": PeerMemory,
     "peer_memory, bfloat16": PeerMemoryInHalf,
+    "sums": Sums,
+    "sums, bfloat16": SumsInHalf,
 }

@@ -45,7 +45,7 @@ class Rank:
         w = workload
         local_rows = [(r - self.rank + self.num_ranks - 1) // self.num_ranks for r in w.rows]
         self.tables = exchange.make_tables(w, local_rows)
-        self.slots = [[torch.full((r,), 0.1, device="cuda")] for r in local_rows]
+        self.slots = [[torch.full((len(t),), 0.1, device="cuda")] for t in self.tables]
         self.output = torch.randn(w.batch, sum(w.dims), device="cuda")
         ends = np.cumsum(w.dims)
         outputs = [self.output[:, end - dim : end] for end, dim in zip(ends, w.dims)]
@@ -270,7 +270,8 @@ def plot(path, about, rows):
     ]
     figure, axis = plt.subplots(figsize=(10, 0.42 * len(rows) + 1.6))
     y = np.arange(len(rows))
-    colors = dict(zip(TRANSPORTS, ["tab:gray", "tab:orange", "tab:red", "tab:blue", "tab:cyan"]))
+    colors = dict(zip(TRANSPORTS, ["tab:gray", "tab:orange", "tab:red", "tab:blue", "tab:cyan",
+                                   "tab:green", "tab:olive"]))  # fmt: skip
     axis.barh(y, [r["step ms"] for r in rows], color=[colors[r["transport"]] for r in rows])
     axis.barh(y, [r["forward ms"] for r in rows], color="black", alpha=0.25, height=0.35)
     for at, row in zip(y, rows):

@@ -10,7 +10,9 @@ from group_embedding.ops.lookup_group import LookupGroup
 from group_embedding.ops.row_source import LOCAL_ROWS, RowSource
 from group_embedding.ranks.sharding.gpu_lookup import (
     ROWS_OF_GPUS,
+    SUMS_OF_GPUS,
     is_served_by_gpus,
+    is_summed_by_gpus,
     refuse_on_gpus,
 )
 from group_embedding.ranks.sharding.sharded_lookup import (
@@ -25,7 +27,7 @@ class ServedGroup(NamedTuple):
     """A group and what looks it up.
 
     One op, or one exchange, serves tables of this process of one dtype; tables over GPUs of one
-    dtype; or tables over ranks of any dtypes, those of two levels apart.
+    dtype, those whose owners send sums apart; or tables over ranks of any dtypes, those of two levels apart.
     """
 
     group: LookupGroup
@@ -125,6 +127,8 @@ def _source_of(table, weighted):
     refuse_norms_of_columns(table)
     if crosses_once(table):
         return ROWS_BY_PROXIES
+    if is_summed_by_gpus(table):
+        return SUMS_OF_GPUS
     return ROWS_OF_GPUS if is_served_by_gpus(table, weighted) else ROWS_OF_RANKS
 
 
@@ -136,7 +140,7 @@ def _kind_of(table, source, any_keyed):
     """
     if source is LOCAL_ROWS:
         return table.dtype, table.device_type if any_keyed else None
-    return table.exchange, table.dtype if source is ROWS_OF_GPUS else None
+    return table.exchange, table.dtype if source in (ROWS_OF_GPUS, SUMS_OF_GPUS) else None
 
 
 def _numbers(tables):

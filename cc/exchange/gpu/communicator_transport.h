@@ -23,13 +23,10 @@ class CommunicatorTransport : public RowTransport {
   // A second stream writes the addresses while rows are exchanged.
   void ExchangeRows(const Transfer& transfer, const RowsToServe& served, const StepsOnRows& steps,
                     cudaStream_t stream) override;
-  void SendGradients(const Transfer& transfer, cudaStream_t stream) override {
-    Send(transfer, stream);
-  }
+  void Send(const Transfer& transfer, cudaStream_t stream) override;
 
  private:
   Transfer Open(const std::string& name, const TransferSize& size);
-  void Send(const Transfer& transfer, cudaStream_t stream);
 
   const WireLayout& layout_;
   Communicator* const communicator_;

@@ -58,13 +58,15 @@ struct FirstArgs {
   __device__ int64_t FirstRow(int64_t rank) const { return num_unique[rank * num_tables]; }
   __device__ int64_t NumRows(int64_t rank) const { return FirstRow(rank + 1) - FirstRow(rank); }
   __device__ int64_t HasTooMany() const {
-    int64_t most = 0;
+    int64_t most = local_rows == nullptr ? space_for_rows + 1 : 0;
     for (int64_t rank = 0; rank < num_ranks; ++rank) most = max(most, NumRows(rank));
     return most > space_for_rows;
   }
   __device__ int64_t Word(int64_t rank, int64_t word) const {
     const int64_t count = word - kHeaderWords, row = word - kFirstWords;
-    if (row >= 0) return row < NumRows(rank) ? local_rows[FirstRow(rank) + row] : 0;
+    if (row >= 0) {
+      return local_rows != nullptr && row < NumRows(rank) ? local_rows[FirstRow(rank) + row] : 0;
+    }
     if (count >= num_first * num_ranks) return 0;
     if (count >= 0) return RowsOfPart(num_unique, num_tables, 0, num_first, count);
     if (word == kBufferWord) return peer_buffer;
@@ -221,7 +223,8 @@ ExchangedCounts ExchangeCounts(const CountsToSend& mine, Communicator* communica
     }
   }
   for (const int64_t count : counts.requested) {
-    if (count < 0 || count > kMaxBatchIds) Require("a rank sent no counts");
+    if (count >= 0 && count <= kMaxBatchIds) continue;
+    if (counts.fault_rank < 0) Require("a rank sent no counts");
   }
   const int64_t rank = communicator->rank(), num_parts = num_ranks * num_tables;
   const auto of_requester = [&](int64_t n) { return counts.requested.begin() + n * num_parts; };

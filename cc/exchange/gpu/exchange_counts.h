@@ -20,7 +20,7 @@ struct CountsToSend {
   const std::string& description;  // of its group (messages.h)
   int64_t num_tables;
   const int64_t* num_unique;  // [num_ranks * num_tables + 1] the number of rows before each part
-  const int64_t* local_rows;  // the requested rows, part after part
+  const int64_t* local_rows;  // the requested rows, part after part; null: they are not sent
   const Fault* fault;         // the first bad id of this rank; null: ids were not checked
   int64_t peer_buffer;  // the number of the peer buffer that this rank offers (PeerBufferPool)
 };

@@ -113,7 +113,7 @@ void PeerBufferTransport::ExchangeRows(const Transfer& transfer, const RowsToSer
   RequireCuda(beside.End());
 }
 
-void PeerBufferTransport::SendGradients(const Transfer&, cudaStream_t stream) {
+void PeerBufferTransport::Send(const Transfer&, cudaStream_t stream) {
   pool_->EnqueueBarrier(stream);
 }
 

@@ -33,7 +33,7 @@ class PeerBufferTransport : public RowTransport {
   void ExchangeRows(const Transfer& transfer, const RowsToServe& served, const StepsOnRows& steps,
                     cudaStream_t stream) override;
   // Waits for the kernels of all ranks.
-  void SendGradients(const Transfer& transfer, cudaStream_t stream) override;
+  void Send(const Transfer& transfer, cudaStream_t stream) override;
 
  private:
   PeerBufferTransport(const WireLayout& layout, PeerBufferPool* pool,

@@ -64,8 +64,8 @@ class RowTransport {
   // all rows looked up.
   virtual void ExchangeRows(const Transfer& transfer, const RowsToServe& served,
                             const StepsOnRows& steps, cudaStream_t stream) = 0;
-  // Enqueues the exchange of the gradients that were written to transfer.to.
-  virtual void SendGradients(const Transfer& transfer, cudaStream_t stream) = 0;
+  // Enqueues the exchange of what was written to transfer.to.
+  virtual void Send(const Transfer& transfer, cudaStream_t stream) = 0;
 };
 
 // A transfer without buffers: the offsets alone.

@@ -190,7 +190,7 @@ std::vector<ReceivedGradients> ShardedLookup::SendGradients(const std::vector<Fe
   }
   steps_.ReduceGradients(gradients, wires, stream);
   CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
-  transport.SendGradients(transfer, stream);
+  transport.Send(transfer, stream);
   Unpack(transfer, layout_.all_tables(), 1 / factor, stream);
 
   std::vector<ReceivedGradients> received;

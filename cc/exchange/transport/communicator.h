@@ -37,6 +37,11 @@ class Communicator {
   virtual Status AllToAll(const void* send, const int64_t* send_bytes, void* receive,
                           const int64_t* receive_bytes, Stream stream) = 0;
 
+  // Enqueues the send of the same `bytes` bytes to every rank, and the receipt of receive_bytes[n]
+  // bytes from each rank n, ordered by rank, without gaps.
+  virtual Status AllGather(const void* send, int64_t bytes, void* receive,
+                           const int64_t* receive_bytes, Stream stream) = 0;
+
   // Waits on the host until all work on `stream` has ended. After the time-out it aborts, and the
   // error names the ranks that are behind, if they are known.
   virtual Status Wait(Stream stream) = 0;

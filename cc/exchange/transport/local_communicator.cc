@@ -30,6 +30,11 @@ class LocalCommunicator : public Communicator {
     return {};
   }
 
+  Status AllGather(const void* send, int64_t bytes, void* receive, const int64_t* receive_bytes,
+                   Stream stream) override {
+    return AllToAll(send, &bytes, receive, receive_bytes, stream);
+  }
+
   Status Wait(Stream stream) override {
     if (!error_.ok()) return error_;
 #if GROUP_EMBEDDING_CUDA

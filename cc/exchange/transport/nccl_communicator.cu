@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "exchange/host/progress_board.h"
 #include "exchange/transport/nccl_api.h"
@@ -42,49 +43,19 @@ class NcclCommunicator : public Communicator {
 
   Status AllToAll(const void* send, const int64_t* send_bytes, void* receive,
                   const int64_t* receive_bytes, Stream stream) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!error_.ok()) return error_;
-    if (send_bytes[rank()] != receive_bytes[rank()]) {
-      return "all-to-all: expected rank " + std::to_string(rank()) +
-             " to receive from itself the " + std::to_string(send_bytes[rank()]) +
-             " bytes that it sends, got " + std::to_string(receive_bytes[rank()]);
-    }
-    ++num_calls_;
-    board_->SetNumCalls(num_calls_);
-    if (stream != last_stream_ && num_calls_ > 1) {
-      const cudaError_t failed = cudaStreamWaitEvent(stream, last_call_, 0);
-      if (failed != cudaSuccess) return AbortLocked(Text(failed));
-    }
-    const char *from = static_cast<const char*>(send), *own = nullptr;
-    char *to = static_cast<char*>(receive), *own_to = nullptr;
-    NcclApi::Result result = api_->group_start();
-    for (int n = 0; n < num_ranks() && result == NcclApi::kSuccess; ++n) {
-      if (n == rank()) {
-        own = from;
-        own_to = to;
-      } else {
-        if (send_bytes[n] > 0) {
-          result = api_->send(from, send_bytes[n], NcclApi::kInt8, n, comm_, stream);
-        }
-        if (receive_bytes[n] > 0 && result == NcclApi::kSuccess) {
-          result = api_->recv(to, receive_bytes[n], NcclApi::kInt8, n, comm_, stream);
-        }
-      }
+    std::vector<Message> sent;
+    const char* from = static_cast<const char*>(send);
+    for (int n = 0; n < num_ranks(); ++n) {
+      sent.push_back({from, send_bytes[n]});
       from += send_bytes[n];
-      to += receive_bytes[n];
     }
-    const NcclApi::Result ended = api_->group_end();
-    if (result == NcclApi::kSuccess) result = ended;
-    if (result != NcclApi::kSuccess) return AbortLocked(Text(result));
-    // Enqueued last, so that the other ranks' bytes are being sent meanwhile.
-    cudaError_t copied = cudaSuccess;
-    if (send_bytes[rank()] > 0) {
-      copied = cudaMemcpyAsync(own_to, own, send_bytes[rank()], cudaMemcpyDeviceToDevice, stream);
-    }
-    if (copied == cudaSuccess) copied = cudaEventRecord(last_call_, stream);
-    if (copied != cudaSuccess) return AbortLocked(Text(copied));
-    last_stream_ = stream;
-    return {};
+    return Exchange("all-to-all", sent, receive, receive_bytes, stream);
+  }
+
+  Status AllGather(const void* send, int64_t bytes, void* receive, const int64_t* receive_bytes,
+                   Stream stream) override {
+    const std::vector<Message> sent(num_ranks(), {static_cast<const char*>(send), bytes});
+    return Exchange("all-gather", sent, receive, receive_bytes, stream);
   }
 
   Status Wait(Stream stream) override {
@@ -113,6 +84,57 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
+  struct Message {
+    const char* from;
+    int64_t bytes;
+  };
+
+  // sent: [num_ranks] what each rank gets.
+  Status Exchange(const char* what, const std::vector<Message>& sent, void* receive,
+                  const int64_t* receive_bytes, Stream stream) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!error_.ok()) return error_;
+    const Message& own = sent[rank()];
+    if (own.bytes != receive_bytes[rank()]) {
+      return std::string(what) + ": expected rank " + std::to_string(rank()) +
+             " to receive from itself the " + std::to_string(own.bytes) +
+             " bytes that it sends, got " + std::to_string(receive_bytes[rank()]);
+    }
+    ++num_calls_;
+    board_->SetNumCalls(num_calls_);
+    if (stream != last_stream_ && num_calls_ > 1) {
+      const cudaError_t failed = cudaStreamWaitEvent(stream, last_call_, 0);
+      if (failed != cudaSuccess) return AbortLocked(Text(failed));
+    }
+    char *to = static_cast<char*>(receive), *own_to = nullptr;
+    NcclApi::Result result = api_->group_start();
+    for (int n = 0; n < num_ranks() && result == NcclApi::kSuccess; ++n) {
+      if (n == rank()) {
+        own_to = to;
+      } else {
+        if (sent[n].bytes > 0) {
+          result = api_->send(sent[n].from, sent[n].bytes, NcclApi::kInt8, n, comm_, stream);
+        }
+        if (receive_bytes[n] > 0 && result == NcclApi::kSuccess) {
+          result = api_->recv(to, receive_bytes[n], NcclApi::kInt8, n, comm_, stream);
+        }
+      }
+      to += receive_bytes[n];
+    }
+    const NcclApi::Result ended = api_->group_end();
+    if (result == NcclApi::kSuccess) result = ended;
+    if (result != NcclApi::kSuccess) return AbortLocked(Text(result));
+    // Enqueued last, so that the other ranks' bytes are being sent meanwhile.
+    cudaError_t copied = cudaSuccess;
+    if (own.bytes > 0) {
+      copied = cudaMemcpyAsync(own_to, own.from, own.bytes, cudaMemcpyDeviceToDevice, stream);
+    }
+    if (copied == cudaSuccess) copied = cudaEventRecord(last_call_, stream);
+    if (copied != cudaSuccess) return AbortLocked(Text(copied));
+    last_stream_ = stream;
+    return {};
+  }
+
   const Status& AbortLocked(const std::string& reason) {
     error_ = "exchange of rank " + std::to_string(rank()) + " of " + std::to_string(num_ranks()) +
              ", call " + std::to_string(num_calls_) + ": " + reason;

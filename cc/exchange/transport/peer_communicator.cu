@@ -16,6 +16,11 @@ class PeerCommunicator : public Communicator {
     return base_->AllToAll(send, send_bytes, receive, receive_bytes, stream);
   }
 
+  Status AllGather(const void* send, int64_t bytes, void* receive, const int64_t* receive_bytes,
+                   Stream stream) override {
+    return base_->AllGather(send, bytes, receive, receive_bytes, stream);
+  }
+
   Status Wait(Stream stream) override {
     Status status = base_->Wait(stream);
     if (status.ok()) {

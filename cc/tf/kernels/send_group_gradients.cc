@@ -57,7 +57,7 @@ class SendGroupGradientsOp : public OpKernel {
     }
     const std::shared_ptr<Communicator> communicator = held->communicator();
     const absl::Status status = CatchErrors([&] {
-      held->EnterOp(context);
+      held->tensors()->EnterOp(context);
       if (attrs_.weighted || (clips_ && !is_other_batch_)) {
         held->get()->UseRows(tables.get(), StreamOf(context));
       }
@@ -174,7 +174,7 @@ class SendGroupGradientsOp : public OpKernel {
         if (received[rank].peer_buffer != nullptr) {
           grad = PeerBufferTensor(received[rank].peer_buffer, at, attrs_.dtype, shape);
         } else {
-          TF_RETURN_IF_ERROR(held->View(is_own ? "own_gradients" : "received_gradients", at,
+          TF_RETURN_IF_ERROR(held->tensors()->View(is_own ? "own_gradients" : "received_gradients", at,
                                         attrs_.dtype, shape, &grad));
         }
         context->set_output(2 + p, grad);
@@ -182,8 +182,8 @@ class SendGroupGradientsOp : public OpKernel {
       }
     }
     // A second gradient of this lookup may be computed before these outputs are used.
-    held->GiveAway("own_gradients");
-    held->GiveAway("received_gradients");
+    held->tensors()->GiveAway("own_gradients");
+    held->tensors()->GiveAway("received_gradients");
     return absl::OkStatus();
   }
 

@@ -2,9 +2,6 @@
 
 #if GOOGLE_CUDA
 
-#include <algorithm>
-#include <stdexcept>
-
 #include "core/device_buffer.h"
 #include "exchange/gpu/request_batch.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
@@ -13,7 +10,6 @@
 namespace group_embedding {
 namespace {
 
-using ::tensorflow::AllocatorAttributes;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
@@ -36,34 +32,16 @@ LookupState::LookupState(OpKernelContext* context, const Group& group, const Ten
     : comm_type(comm_type),
       batch_(batch),
       communicator_(std::move(communicator)),
-      context_(context) {
-  const auto give = [this](std::map<std::string, Tensor>* pieces, AllocatorAttributes where) {
-    return [=, this](const std::string& name, int64_t bytes) {
-      return Get(&(*pieces)[name], bytes, where);
-    };
-  };
-  AllocatorAttributes page_locked;
-  page_locked.set_on_host(true);
-  page_locked.set_gpu_compatible(true);
-  lookup_ = std::make_unique<ShardedLookup>(
-      group, communicator_.get(), description, comm_type,
-      NamedMemory{give(&on_device_, {}), give(&on_host_, page_locked)}, std::move(keyed));
-}
-
-absl::Status LookupState::View(const std::string& piece, const char* data,
-                               tensorflow::DataType dtype, const TensorShape& shape,
-                               Tensor* view) const {
-  const Tensor& whole = on_device_.at(piece);
-  const int64_t bytes = shape.num_elements() * tensorflow::DataTypeSize(dtype);
-  const int64_t at = bytes == 0 ? 0 : data - static_cast<const char*>(whole.data());
-  return view->BitcastFrom(whole.Slice(at, at + bytes), dtype, shape);
+      tensors_(context) {
+  lookup_ = std::make_unique<ShardedLookup>(group, communicator_.get(), description, comm_type,
+                                            tensors_.memory(), std::move(keyed));
 }
 
 const ExchangedCounts& LookupState::RequestCounts() {
-  const cudaStream_t stream = StreamOf(context_);
+  const cudaStream_t stream = StreamOf(tensors_.op());
   const Fault none;
   Tensor fault;
-  Require(std::string(AllocateScratch(context_, sizeof(Fault), &fault).message()));
+  Require(std::string(AllocateScratch(tensors_.op(), sizeof(Fault), &fault).message()));
   RequireCuda(cudaMemcpyAsync(fault.data(), &none, sizeof(Fault), cudaMemcpyHostToDevice, stream));
   return lookup_->RequestCounts(static_cast<Fault*>(fault.data()), stream);
 }
@@ -72,20 +50,12 @@ absl::Status LookupState::MakeRequests(int64_t** ids) {
   const int64_t num_requests = lookup_->num_requests();
   const BatchLayout at = LayOutRequests(num_requests);
   TF_RETURN_IF_ERROR(
-      context_->allocate_temp(tensorflow::DT_FLOAT, TensorShape({at.size}), &requests));
+      tensors_.op()->allocate_temp(tensorflow::DT_FLOAT, TensorShape({at.size}), &requests));
   float* buffer = requests.flat<float>().data();
   *ids = reinterpret_cast<int64_t*>(buffer + at.ids);
-  return ToStatus(WriteRequestBatchCuda(num_requests, gradient_scale, buffer, StreamOf(context_)),
-                  "WriteRequestBatch");
-}
-
-void* LookupState::Get(Tensor* piece, int64_t bytes, AllocatorAttributes where) {
-  if (piece->NumElements() < bytes || !piece->IsInitialized()) {
-    const absl::Status status = context_->allocate_temp(
-        tensorflow::DT_INT8, TensorShape({std::max<int64_t>(bytes, 1)}), piece, where);
-    if (!status.ok()) throw std::runtime_error(std::string(status.message()));
-  }
-  return piece->data();
+  return ToStatus(
+      WriteRequestBatchCuda(num_requests, gradient_scale, buffer, StreamOf(tensors_.op())),
+      "WriteRequestBatch");
 }
 
 absl::Status ToStatus(const ExchangedCounts& counts, const GroupAttrs& attrs,

@@ -3,7 +3,6 @@
 
 #if GOOGLE_CUDA
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "tensorflow/core/framework/variant_encode_decode.h"  // templates that a variant's holder needs
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tf/support/group_attrs.h"
+#include "tf/support/named_tensors.h"
 
 namespace group_embedding {
 
@@ -23,18 +23,11 @@ class LookupState {
               const tensorflow::Tensor& batch, std::shared_ptr<Communicator> communicator,
               const std::string& description, DataType comm_type, std::vector<KeyedFeature> keyed);
 
-  // Sets the op that allocates memory and whose stream is used from now on.
-  void EnterOp(tensorflow::OpKernelContext* context) { context_ = context; }
+  // Its op allocates memory, and its stream is used.
+  NamedTensors* tensors() { return &tensors_; }
 
   ShardedLookup* get() const { return lookup_.get(); }
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
-
-  // A tensor that shares the memory at `data`, which lies in the device memory named `piece`.
-  absl::Status View(const std::string& piece, const char* data, tensorflow::DataType dtype,
-                    const tensorflow::TensorShape& shape, tensorflow::Tensor* view) const;
-
-  // Drops `piece`: its views keep it alive, and the next use allocates new memory.
-  void GiveAway(const std::string& piece) { on_device_.erase(piece); }
 
   // As ShardedLookup::RequestCounts, with memory for a fault.
   const ExchangedCounts& RequestCounts();
@@ -53,12 +46,9 @@ class LookupState {
   BatchExtents extents;
 
  private:
-  void* Get(tensorflow::Tensor* piece, int64_t bytes, tensorflow::AllocatorAttributes where);
-
   const tensorflow::Tensor batch_;  // kept alive
   const std::shared_ptr<Communicator> communicator_;
-  tensorflow::OpKernelContext* context_;
-  std::map<std::string, tensorflow::Tensor> on_device_, on_host_;
+  NamedTensors tensors_;
   std::unique_ptr<ShardedLookup> lookup_;
 };
 

@@ -1,7 +1,7 @@
-"""The lookup of tables that are sharded over the ranks' GPUs: one op, with NCCL inside.
+"""The lookups of tables that are spread over the ranks' GPUs: one op each, with NCCL inside.
 
-It has the same results as `sharded_lookup`, which supports every table; this one supports most
-tables on GPUs.
+They have the same results as `sharded_lookup`, which supports every table; these support most
+tables on GPUs. `ROWS_OF_GPUS` sends each unique row, `SUMS_OF_GPUS` a sum of rows for each sample.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from group_embedding.ops.row_source import RowSource
 from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
+from group_embedding.ops.sums_group_lookup import BY_COLUMNS, BY_ROWS, sums_group_lookup
 from group_embedding.ranks.sharding.sharded_lookup import describe
 from group_embedding.ranks.sharding.sharded_table import ShardedTable
 
@@ -24,38 +25,62 @@ def is_served_by_gpus(table: Any, weighted: bool) -> bool:
             their weight are counted and get rows, but this exchange requests only rows with a
             gradient.
     """
-    if table.exchange.nccl_ranks is None or table.device_type != "GPU":
+    if not _is_on_gpus(table):
         return False
     if table.keyed is not None:
-        return table.keyed.placement.kind == "hash" and not weighted
+        placement = table.keyed.placement
+        return placement.kind == "hash" and not placement.sums and not weighted
     shard = table.source.object
-    return isinstance(shard, ShardedTable) and shard.placement.kind == "mod"
+    if not isinstance(shard, ShardedTable):
+        return False
+    return shard.placement.kind == "mod" and not shard.placement.sums
+
+
+def is_summed_by_gpus(table: Any) -> bool:
+    """Returns whether `SUMS_OF_GPUS` supports a tables.Table: one without keys whose owners send
+    sums, over ranks with a GPU each, with its rows in the memory of these GPUs."""
+    shard = table.source.object
+    return _is_on_gpus(table) and isinstance(shard, ShardedTable) and shard.placement.sums
+
+
+def _is_on_gpus(table):
+    return table.exchange.nccl_ranks is not None and table.device_type == "GPU"
 
 
 def refuse_on_gpus(table: Any) -> None:
     """Refuses a tables.Table that is on a GPU and whose placement is for tables in host memory.
 
     Raises:
-        ValueError: its owners send sums of rows, or rows by two levels, or it is spread by columns.
+        ValueError: rows go by two levels, columns of rows are sent, or its owners send sums of rows
+            that are found by key, or over ranks that have not a GPU each.
     """
     if table.device_type != "GPU":
         return
     placement = table.source.object.placement
-    if placement.is_by_columns:
-        raise ValueError(
-            f"table '{table.name}': expected a placement by rows on a GPU, as columns are spread "
-            f"of tables in host memory, got '{placement}'; place it by rows ('distributed'), or "
-            "make the table with tf.device('CPU')"
-        )
-    for is_said, suffix, why in (
-        (placement.sums, ":sums", "only owners with rows in host memory send sums"),
-        (placement.two_levels, ":two_levels", "only ranks with rows in host memory share them"),
+    for is_said, wanted, why, instead in (
+        (
+            placement.is_by_columns and not placement.sums,
+            "a placement by rows, or by columns with sums,",
+            "columns of single rows are sent from host memory alone",
+            "'columns:sums', or 'distributed'",
+        ),
+        (
+            placement.two_levels,
+            "a placement without ':two_levels'",
+            "only ranks with rows in host memory share them",
+            "the placement without it",
+        ),
+        (
+            placement.sums and not is_summed_by_gpus(table),
+            "a placement without ':sums'",
+            "its owners need a GPU each, and rows without keys, to send sums",
+            "the placement without it",
+        ),
     ):
         if is_said:
             raise ValueError(
-                f"table '{table.name}': expected a placement without '{suffix}' on a GPU, as {why},"
-                f" got '{placement}'; leave '{suffix}' out, or make the table with "
-                "tf.device('CPU')"
+                f"table '{table.name}': expected {wanted} on a GPU, as {why}, got '{placement}'; "
+                f"say {instead}, or make the table with tf.device('CPU')"
             )
 
 
@@ -77,3 +102,28 @@ class RowsOfGpus(RowSource):
 
 
 ROWS_OF_GPUS = RowsOfGpus()
+
+
+class SumsOfGpus(RowSource):
+    """Tables of one dtype whose owners, ranks with a GPU each, send sums."""
+
+    def look_up(self, group, batch, concat):
+        exchange, tables = group.tables[0].exchange, group.tables
+        return sums_group_lookup(
+            dataclasses.replace(group, tables=[table.of_this_rank() for table in tables]),
+            batch,
+            concat,
+            [table.source.object.num_rows for table in tables],
+            [_owner_of(table.source.object.placement) for table in tables],
+            exchange.nccl_ranks,
+            describe(group),
+            exchange.comm_dtype or tables[0].dtype,
+            1 / exchange.gradient_divisor,
+        )
+
+
+SUMS_OF_GPUS = SumsOfGpus()
+
+
+def _owner_of(placement):
+    return {"columns": BY_COLUMNS, "mod": BY_ROWS}.get(placement.kind, placement.rank)

@@ -15,6 +15,7 @@
 #include "exchange/transport/peer_buffers.h"
 #include "exchange/transport/peer_communicator.h"
 #include "python/run.h"
+#include "python/thread_communicator.h"
 #endif
 
 namespace group_embedding {
@@ -92,6 +93,14 @@ std::unique_ptr<Communicator> NcclRank(const std::string& id, int rank, int num_
   return communicator;
 }
 
+py::list ThreadRanks(int num_ranks, double timeout_seconds) {
+  py::list communicators;
+  for (auto& made : MakeThreadCommunicators(num_ranks, timeout_seconds)) {
+    communicators.append(py::cast(std::move(made)));
+  }
+  return communicators;
+}
+
 void BindGpuExchange(py::module_& m) {
   m.def(
       "set_device", [](int device) { CheckCuda(cudaSetDevice(device), "set_device"); }, "device"_a,
@@ -102,6 +111,8 @@ void BindGpuExchange(py::module_& m) {
         "on one "
         "host, where they write into each other's memory what they would send; RuntimeError where "
         "they cannot.");
+  m.def("thread_communicators", &ThreadRanks, "num_ranks"_a, "timeout_seconds"_a = 60.0,
+        "A Communicator for each of several ranks that are threads of this process, on one GPU.");
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include "exchange/gpu/number_keys.h"
 #include "exchange/gpu/serve_rows.h"
 #include "exchange/gpu/sharded_lookup.h"
+#include "exchange/gpu/sums_lookup.h"
 #include "python/array.h"
 #include "python/run.h"
 #include "python/update.h"
@@ -45,33 +46,31 @@ class PageLockedScratch {
   std::map<std::string, Piece> pieces_;
 };
 
-// A ShardedLookup and the Python objects that it borrows from.
-class PyShardedLookup {
+// A lookup over ranks, and the Python objects that it borrows from.
+template <typename LookupOfRanks>
+class PyLookupOfRanks {
  public:
-  PyShardedLookup(py::object group, std::vector<int64_t> num_rows, py::object communicator,
-                  py::object allocate, const std::string& description, DataType comm_type)
+  PyLookupOfRanks(py::object group, std::vector<int64_t> num_rows, py::object communicator,
+                  py::object allocate)
       : group_object_(std::move(group)),
         communicator_object_(std::move(communicator)),
         num_rows_(std::move(num_rows)),
         scratch_(std::move(allocate), /*on_gpu=*/true),
         fault_(&scratch_) {
     RequireCount("num_rows", py_group().tables().size(), num_rows_.size());
-    auto& ranks = communicator_object_.cast<Communicator&>();
-    CheckShards(ranks.rank(), ranks.num_ranks());
-    sharded_ = std::make_unique<ShardedLookup>(Whole(), &ranks, description, comm_type, Memory());
   }
 
   void Lookup(uintptr_t stream) {
-    sharded_->Lookup(fault_.pointer(), reinterpret_cast<cudaStream_t>(stream));
+    lookup_->Lookup(fault_.pointer(), reinterpret_cast<cudaStream_t>(stream));
   }
 
   void Update(const PyUpdate& update, uintptr_t stream) {
-    sharded_->Update(update.get(), reinterpret_cast<cudaStream_t>(stream));
+    lookup_->Update(update.get(), reinterpret_cast<cudaStream_t>(stream));
   }
 
   void Check(uintptr_t stream) {
     const Fault fault = fault_.Take(stream);
-    Require(communicator_object_.cast<Communicator&>().Wait(reinterpret_cast<Stream>(stream)));
+    Require(ranks().Wait(reinterpret_cast<Stream>(stream)));
     if (fault.kind == FaultKind::kNone) return;
     const int32_t table = py_group().features()[fault.feature].table;
     throw py::value_error(
@@ -79,11 +78,38 @@ class PyShardedLookup {
   }
 
   // Bytes that the last Lookup and Update sent to other ranks.
-  int64_t BytesOnTheWire() const { return sharded_->sent_bytes(); }
+  int64_t BytesOnTheWire() const { return lookup_->sent_bytes(); }
 
- private:
+ protected:
   PyGroup& py_group() const { return group_object_.cast<PyGroup&>(); }
 
+  Communicator& ranks() const { return communicator_object_.cast<Communicator&>(); }
+
+  NamedMemory Memory() {
+    return {
+        [this](const std::string& name, int64_t bytes) { return scratch_.Get(name, bytes); },
+        [this](const std::string& name, int64_t bytes) { return page_locked_.Get(name, bytes); }};
+  }
+
+  py::object group_object_, communicator_object_;  // kept alive
+  const std::vector<int64_t> num_rows_;            // [tables] of the whole tables
+  Scratch scratch_;
+  PageLockedScratch page_locked_;
+  DeviceFault fault_;
+  std::unique_ptr<LookupOfRanks> lookup_;
+};
+
+class PyShardedLookup : public PyLookupOfRanks<ShardedLookup> {
+ public:
+  PyShardedLookup(py::object group, std::vector<int64_t> num_rows, py::object communicator,
+                  py::object allocate, const std::string& description, DataType comm_type)
+      : PyLookupOfRanks(std::move(group), std::move(num_rows), std::move(communicator),
+                        std::move(allocate)) {
+    CheckShards(ranks().rank(), ranks().num_ranks());
+    lookup_ = std::make_unique<ShardedLookup>(Whole(), &ranks(), description, comm_type, Memory());
+  }
+
+ private:
   void CheckShards(int rank, int num_ranks) const {
     for (size_t t = 0; t < num_rows_.size(); ++t) {
       const int64_t expected = (num_rows_[t] - rank + num_ranks - 1) / num_ranks;
@@ -103,19 +129,23 @@ class PyShardedLookup {
     return whole;
   }
 
-  NamedMemory Memory() {
-    return {
-        [this](const std::string& name, int64_t bytes) { return scratch_.Get(name, bytes); },
-        [this](const std::string& name, int64_t bytes) { return page_locked_.Get(name, bytes); }};
-  }
-
-  py::object group_object_, communicator_object_;  // kept alive
-  const std::vector<int64_t> num_rows_;
   std::vector<Table> tables_;
-  Scratch scratch_;
-  PageLockedScratch page_locked_;
-  DeviceFault fault_;
-  std::unique_ptr<ShardedLookup> sharded_;
+};
+
+class PySumsLookup : public PyLookupOfRanks<SumsLookup> {
+ public:
+  // owners: [tables] of TableOwner.
+  PySumsLookup(py::object group, std::vector<int64_t> num_rows, const std::vector<int>& owners,
+               py::object communicator, py::object allocate, const std::string& description,
+               DataType comm_type)
+      : PyLookupOfRanks(std::move(group), std::move(num_rows), std::move(communicator),
+                        std::move(allocate)) {
+    RequireCount("owners", num_rows_.size(), owners.size());
+    std::vector<TableOwner> of_tables;
+    for (size_t t = 0; t < owners.size(); ++t) of_tables.push_back({owners[t], num_rows_[t]});
+    lookup_ = std::make_unique<SumsLookup>(py_group().group(), std::move(of_tables), &ranks(),
+                                           description, comm_type, Memory());
+  }
 };
 
 std::unique_ptr<PyShardedLookup> MakeShardedLookup(py::object group, std::vector<int64_t> num_rows,
@@ -125,6 +155,28 @@ std::unique_ptr<PyShardedLookup> MakeShardedLookup(py::object group, std::vector
   return std::make_unique<PyShardedLookup>(std::move(group), std::move(num_rows),
                                            std::move(communicator), std::move(allocate),
                                            description, ParseDataType("comm_dtype", comm_dtype));
+}
+
+std::unique_ptr<PySumsLookup> MakeSumsLookup(py::object group, std::vector<int64_t> num_rows,
+                                             const std::vector<int>& owners,
+                                             py::object communicator, py::object allocate,
+                                             const std::string& description,
+                                             const std::string& comm_dtype) {
+  return std::make_unique<PySumsLookup>(std::move(group), std::move(num_rows), owners,
+                                        std::move(communicator), std::move(allocate), description,
+                                        ParseDataType("comm_dtype", comm_dtype));
+}
+
+template <typename PyLookup>
+void BindLookup(py::module_& m, const char* name, const char* doc) {
+  py::class_<PyLookup>(m, name, doc)
+      .def("lookup", &PyLookup::Lookup, "stream"_a = 0)
+      .def("update", &PyLookup::Update, "update"_a, "stream"_a = 0,
+           "Updates this rank's rows. Call it after lookup, once the outputs hold their gradients.")
+      .def("check", &PyLookup::Check, "stream"_a = 0,
+           "Waits for the stream. Raises ValueError if a lookup had a bad id, RuntimeError if a "
+           "rank is gone.")
+      .def_property_readonly("bytes_on_the_wire", &PyLookup::BytesOnTheWire);
 }
 
 // features: (first id, number of ids, table) of each feature whose ids are keys; other ids stay as
@@ -183,22 +235,26 @@ void ServeRows(const std::vector<py::object>& tables, py::object requests,
 }  // namespace
 
 void BindShardedLookups(py::module_& m) {
-  py::class_<PyShardedLookup>(m, "ShardedLookup", R"(A lookup in tables that are sharded over ranks.
+  BindLookup<PyShardedLookup>(m, "ShardedLookup",
+                              R"(A lookup in tables that are sharded over ranks.
 
 The group's tables are this rank's shards: row r of a table is row r // num_ranks of rank r % num_ranks.
-All ranks call lookup, and then update, together.)")
-      .def("lookup", &PyShardedLookup::Lookup, "stream"_a = 0)
-      .def("update", &PyShardedLookup::Update, "update"_a, "stream"_a = 0,
-           "Updates this rank's rows. Call it after lookup, once the outputs hold their gradients.")
-      .def("check", &PyShardedLookup::Check, "stream"_a = 0,
-           "Waits for the stream. Raises ValueError if a lookup had a bad id, RuntimeError if a "
-           "rank is gone.")
-      .def_property_readonly("bytes_on_the_wire", &PyShardedLookup::BytesOnTheWire);
+All ranks call lookup, and then update, together.)");
+  BindLookup<PySumsLookup>(m, "SumsLookup", R"(A lookup in tables whose owners combine rows.
+
+The group's tables are this rank's part: all rows or none, as many columns of all rows, or some rows. Its outputs are
+this rank's columns, beside those of other ranks. All ranks call lookup, and then update, together.)");
   m.def("sharded_lookup", &MakeShardedLookup, "group"_a, "num_rows"_a, "communicator"_a,
         "allocate"_a, "description"_a, "comm_dtype"_a,
         "Returns a ShardedLookup that sends rows through the Communicator, or through its peer "
         "buffers, in comm_dtype. num_rows: [tables] of the whole tables. description: a text that "
         "has to be the same on all ranks; else lookup raises RuntimeError.");
+  m.def("sums_lookup", &MakeSumsLookup, "group"_a, "num_rows"_a, "owners"_a, "communicator"_a,
+        "allocate"_a, "description"_a, "comm_dtype"_a,
+        "Returns a SumsLookup. owners: [tables] the rank that has the table; -1: each rank has as "
+        "many "
+        "of its columns; -2: row r is local row r // num_ranks of rank r % num_ranks. Other "
+        "arguments as of sharded_lookup.");
   m.def("serve_rows", &ServeRows, "tables"_a, "requests"_a, "outputs"_a, "dtype"_a, "wire"_a,
         "Copies the requested rows of each table to its output, converted to type wire. requests: "
         "row numbers, table after table; a number outside the table reads zeros.");

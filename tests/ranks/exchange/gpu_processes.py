@@ -7,13 +7,14 @@ import ctypes
 import gc
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cases.core_runner import GPU, core, on_gpu
+from support.cases.core_runner import GPU, Columns, core, on_gpu
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 from gpu_ranks import Ranks  # noqa: E402
@@ -24,6 +25,15 @@ def on_gpus(count):
     return [*on_gpu, missing]
 
 
+# Pairs of a number of ranks and how they exchange: threads that share a GPU, or a GPU for each.
+RANKS_OF_THREADS = [
+    pytest.param(count, "threads", marks=on_gpus(1), id=f"{count}-threads") for count in (2, 3)
+]
+RANKS_OF_GPUS = [
+    pytest.param(count, how, marks=on_gpus(count), id=f"{count}-{how}")
+    for count in (1, 2, 4)
+    for how in ("nccl", "peer_buffers")
+]
 NUM_RANKS = [pytest.param(count, marks=on_gpus(count)) for count in (1, 2, 4)]
 _ranks = {}
 
@@ -37,8 +47,31 @@ def run_ranks(num_ranks, function, *args):
     return ranks.run(function, *args)
 
 
+class ThreadOfRanks:
+    """What functions of ranks get where these are threads that share a GPU."""
+
+    def __init__(self, communicator):
+        self.rank, self.num_ranks = communicator.rank, communicator.num_ranks
+        self.communicator = communicator
+
+
+def run(num_ranks, how, function, *args):
+    """`function(meeting, how, *args)` of each rank: a thread for each, or a process."""
+    if how != "threads":
+        return run_ranks(num_ranks, function, how, *args)
+    with ThreadPoolExecutor(num_ranks) as threads:
+        ranks = [
+            threads.submit(function, ThreadOfRanks(communicator), how, *args)
+            for communicator in core.thread_communicators(num_ranks)
+        ]
+        return [rank.result() for rank in ranks]
+
+
 def make_communicator(meeting, how, timeout_seconds=60):
-    """`how`: "nccl" sends rows, "peer_buffers" has ranks write them into each other's memory."""
+    """`how`: "nccl" sends rows, "peer_buffers" has ranks write them into each other's memory,
+    "threads" share a GPU."""
+    if how == "threads":
+        return meeting.communicator
     core.set_device(meeting.rank)
     (nccl_id, *_) = meeting.all_gather("id", core.nccl_id() if meeting.rank == 0 else b"")
     return core.nccl_communicator(
@@ -119,46 +152,101 @@ def device(array):
     return GPU.to_device(np.asarray(array))
 
 
+def first_slots(tables, rule):
+    """Of each table, Adagrad's sums: one a row where the rule is row-wise."""
+    return [np.full_like(t[:, 0] if rule == "rowwise_adagrad" else t, 0.1) for t in tables]
+
+
 class ShardedRun:
     """One rank of a training on tables spread over the ranks."""
+
+    rule = "rowwise_adagrad"
 
     def __init__(self, meeting, how, case, timeout_seconds=60, memory=None):
         self.memory = memory
         self.case, self.rank, self.num_ranks = case, meeting.rank, meeting.num_ranks
-        core.set_device(meeting.rank)
-        shards = [table[self.rank :: self.num_ranks] for table in case.tables]
         self.communicator = (
             core.local_communicator()
             if how == "local"
             else make_communicator(meeting, how, timeout_seconds)
         )
+        shards = [self.part_of(t, table) for t, table in enumerate(case.tables)]
         self.tables = [device(shard) for shard in shards]
-        self.slots = [[device(np.full(len(shard), 0.1, np.float32))] for shard in shards]
+        self.slots = [[device(slot)] for slot in first_slots(shards, self.rule)]
 
     def step(self, batch, updates=True):
         """Outputs before the step; the gradient of an output is itself."""
         allocate = GPU.allocate if self.memory is None else self.memory.begin_step()
         outputs = [device(np.full(shape, np.nan, np.float32)) for shape in batch.output_shapes]
         group = core.Group(
-            tables=self.tables, outputs=outputs, ids=device(batch.ids),
+            tables=self.tables, outputs=self.own_columns(outputs), ids=device(batch.ids),
             row_splits=device(batch.row_splits),
             weights=None if batch.weights is None else device(batch.weights),
             table_of_feature=self.case.table_of_feature, combiners=self.case.combiners,
             max_norms=self.case.max_norms, allocate=allocate)  # fmt: skip
-        num_rows = [len(table) for table in self.case.tables]
-        sharded = core.sharded_lookup(
-            group, num_rows, self.communicator, allocate, self.case.description,
-            self.case.comm_dtype
-        )  # fmt: skip
+        sharded = self.lookup_of(group, [len(table) for table in self.case.tables], allocate)
         sharded.lookup()
         sharded.check()
         looked_up = [output.numpy() for output in outputs]
         if not updates:
             return looked_up
-        update = core.Update(group, rule="rowwise_adagrad", slots=self.slots, hyper=hyper())
+        update = core.Update(group, rule=self.rule, slots=self.slots, hyper=hyper())
         sharded.update(update)
         sharded.check()
         return looked_up
+
+    def part_of(self, t, table):
+        return table[self.rank :: self.num_ranks]
+
+    def own_columns(self, outputs):
+        return outputs
+
+    def lookup_of(self, group, num_rows, allocate):
+        return core.sharded_lookup(
+            group, num_rows, self.communicator, allocate, self.case.description,
+            self.case.comm_dtype
+        )  # fmt: skip
+
+
+BY_COLUMNS, BY_ROWS = -1, -2  # owners of a table, beside the rank that has all of it
+
+
+class SumsRun(ShardedRun):
+    """One rank of a training on tables whose owners, case.owners, combine rows."""
+
+    rule = "adagrad"
+
+    def part_of(self, t, table):
+        part = part_of_rank(table, self.owner_of(t), self.rank, self.num_ranks)
+        return part if part.size else table[:1]  # an array on a GPU cannot be empty
+
+    def own_columns(self, outputs):
+        views = []
+        for output, t in zip(outputs, self.case.table_of_feature):
+            dim = self.case.tables[t].shape[1] // self.num_ranks
+            is_by_columns = self.owner_of(t) == BY_COLUMNS
+            begin = self.rank * dim
+            views.append(Columns(output, begin, begin + dim) if is_by_columns else output)
+        return views
+
+    def lookup_of(self, group, num_rows, allocate):
+        return core.sums_lookup(
+            group, num_rows, [self.owner_of(t) for t in range(len(num_rows))], self.communicator,
+            allocate, self.case.description, self.case.comm_dtype
+        )  # fmt: skip
+
+    def owner_of(self, t):
+        owner = self.case.owners[t]
+        return owner if owner < 0 else owner % self.num_ranks
+
+
+def part_of_rank(table, owner, rank, num_ranks):
+    """What a rank has of a table."""
+    if owner == BY_ROWS:
+        return table[rank::num_ranks]
+    if owner == BY_COLUMNS:
+        return np.ascontiguousarray(np.split(table, num_ranks, axis=1)[rank])
+    return table if owner % num_ranks == rank else table[:0]
 
 
 def hyper():
@@ -167,9 +255,9 @@ def hyper():
     return device(np.array([values.get(name, 0) for name in core.hyper_names], np.float32))
 
 
-def train(meeting, how, case, batches):
+def train(meeting, how, case, batches, kind=ShardedRun):
     """This rank's lookups in each step, and its final rows of each table."""
-    run = ShardedRun(meeting, how, case)
+    run = kind(meeting, how, case)
     looked_up = []
     for of_ranks in batches:
         looked_up.append(run.step(of_ranks[meeting.rank]))
@@ -229,6 +317,21 @@ def train_in_little_memory(meeting, case, batches):
         looked_up.append(run.step(batches[1][meeting.rank]))
     lacks.append(run.communicator.lack_of_peer_memory)
     return looked_up, [table.numpy() for table in run.tables], lacks
+
+
+def train_by_sums(meeting, how, case, batches):
+    """As `train`, of tables whose owners combine rows."""
+    return train(meeting, how, case, batches, SumsRun)
+
+
+def bad_ids_by_sums(meeting, how, case, bad, good):
+    """This rank's errors of a lookup in which the first rank has `bad`, and what it looks up next."""
+    run, told = SumsRun(meeting, how, case), []
+    try:
+        run.step(bad if meeting.rank == 0 else good)
+    except (RuntimeError, ValueError) as error:
+        told.append(str(error))
+    return told, run.step(good)
 
 
 def look_up_after_another(meeting, cases, batches):

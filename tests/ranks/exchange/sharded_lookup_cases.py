@@ -81,10 +81,10 @@ def train(num_ranks, transport, case, batches):
     return run_ranks(num_ranks, gpu_processes.train, transport, case, arrays)
 
 
-def one_process(case, batches):
+def one_process(case, batches, rule="rowwise_adagrad"):
     """Looked up in each step, and the tables in the end, by the fused one-rank path on the host."""
     tables = [table.copy() for table in case.tables]
-    slots = [[np.full(len(table), 0.1, np.float32)] for table in tables]
+    slots = [[slot] for slot in gpu_processes.first_slots(tables, rule)]
     looked_up = []
     for of_ranks in batches:
         batch = as_rank(joined(of_ranks))
@@ -96,7 +96,7 @@ def one_process(case, batches):
         group.lookup()
         looked_up.append([output.copy() for output in outputs])
         hyper = gpu_processes.hyper().numpy()
-        core.Update(group, rule="rowwise_adagrad", slots=slots, hyper=hyper).run()
+        core.Update(group, rule=rule, slots=slots, hyper=hyper).run()
     return looked_up, tables
 
 

@@ -175,5 +175,5 @@ def test_tables_on_gpus_are_refused_with_the_way_out(monkeypatch):
 
     table = cases.table_on_a_gpu(monkeypatch)
 
-    with pytest.raises(ValueError, match="expected a placement by rows on a GPU.*got 'columns'"):
+    with pytest.raises(ValueError, match="by columns with sums, on a GPU.*got 'columns'"):
         _source_of(table, weighted=False)

@@ -22,6 +22,9 @@ REFERENCES = {
 ON_GPUS = (
     "GroupEmbedding>ShardedGroupLookup",
     "GroupEmbedding>SendGroupGradients",
+    "GroupEmbedding>SumsGroupLookup",
+    "GroupEmbedding>SendSumsGradients",
+    "GroupEmbedding>ReturnWeightGradients",
 )  # only their shape functions run here
 
 
@@ -70,11 +73,9 @@ def record():
     for reference, op in REFERENCES.items():
         calls += [call._replace(op=reference) for call in calls if call.op == op]
     calls += _served(calls)
-    calls += [
-        _on_gpu(call)
-        for call in calls
-        if call.op in ("GroupEmbedding>GroupLookup", "GroupEmbedding>GroupLookupGrad")
-    ]
+    both_ways = ("GroupEmbedding>GroupLookup", "GroupEmbedding>GroupLookupGrad")
+    local = [call for call in calls if call.op in both_ways]
+    calls += [call for of in local for call in (_on_gpu(of), *_summed_on_gpu(of))]
     return [_with_defaults(call, ops[call.op]) for call in calls]
 
 
@@ -354,6 +355,36 @@ def _host_exchange(rows, counts, wire):
 def _of_others(lookup):
     """The attributes that other lookups have, too."""
     return [(name, value) for name, value in lookup.attrs if name != "constant_weights"]
+
+
+def _summed_on_gpu(call):
+    """The calls of ranks with a GPU each, whose tables' owners would send sums, in the place of this
+    one."""
+    attrs = {name: value for name, value in _of_others(call) if name != "num_tables"}
+    if attrs.get("keyed_types"):
+        return []  # these ops have no tables of keys
+    num_tables, order = len(attrs["dims"]), tf.Variable(0.0).handle
+    state = tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=1, element_dtype=1)
+    if call.op == "GroupEmbedding>GroupLookup":
+        attrs.update(num_rows=[5] * num_tables, owners=[-2] * num_tables, gradient_scale=1.0)
+        attrs.update(description=b"", nccl_id=b"", comm_dtype=attrs["dtype"], rank=0, num_ranks=1)
+        attrs.update(timeout_seconds=1.0, use_peer_memory=False)
+        inputs = [*call.inputs, order]
+        return [Call("GroupEmbedding>SumsGroupLookup", inputs, list(attrs.items()))]
+    buffer, sizes, *grads = call.inputs[len(attrs["table_types"]) :]
+    attrs = {name: value for name, value in attrs.items() if name not in _OF_TABLES}
+    returned = {name: value for name, value in attrs.items() if name not in _OF_GRADIENTS}
+    attrs.update(num_parts=len(attrs["table_of_feature"]))
+    return [
+        Call("GroupEmbedding>SendSumsGradients", [buffer, sizes, *grads, state, order],
+             list(attrs.items())),
+        Call("GroupEmbedding>ReturnWeightGradients", [buffer, sizes, tf.zeros([3]), state, order],
+             list(returned.items())),
+    ]  # fmt: skip
+
+
+_OF_TABLES = ("table_types", "keyed_types", "keyed")
+_OF_GRADIENTS = ("num_grads", "grad_features")
 
 
 def _on_gpu(call):
