@@ -1,6 +1,5 @@
 """The transports by which ranks of the collective benchmark get rows of other ranks."""
 
-
 BY_ROWS = -2  # an owner of core.sums_lookup
 
 

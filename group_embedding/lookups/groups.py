@@ -27,7 +27,8 @@ class ServedGroup(NamedTuple):
     """A group and what looks it up.
 
     One op, or one exchange, serves tables of this process of one dtype; tables over GPUs of one
-    dtype, those whose owners send sums apart; or tables over ranks of any dtypes, those of two levels apart.
+    dtype, those whose owners send sums apart; or tables over ranks of any dtypes, those of two
+    levels apart.
     """
 
     group: LookupGroup

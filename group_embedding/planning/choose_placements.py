@@ -119,11 +119,12 @@ def place_tables(
     spread over the ranks. They cross between hosts once a host, whose ranks share them, where the
     ranks of a host ask for a row of another 1.5 times or more; that needs tables in host memory,
     and several ranks on each of several hosts. Owners send sums of a sample's rows where these are
-    at most 0.8 of the bytes of rows; sums need tables in host memory, no sequences of the table,
-    and no feature with weights. Columns of a table of rows are spread, and sent as sums or not,
-    where that takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked for
-    most; they need a dim that the ranks divide, tables in host memory, and an optimizer that
-    updates each number of a row by itself. Placements that configs name stay, but for "auto".
+    at most 0.8 of the bytes of rows; sums need no sequences of the table, no feature with weights,
+    and on GPUs a table without keys. Columns of a table of rows are spread, and sent as sums or
+    not, where that takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked
+    for most; they need a dim that the ranks divide, an optimizer that updates each number of a row
+    by itself, and, but for sums, tables in host memory. Placements that configs name stay, but for
+    "auto".
 
     In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
     `dry_run=True` a process computes and prints them for any number of ranks and hosts.
@@ -137,8 +138,8 @@ def place_tables(
             slots.
         dtype: of rows of tables that name none.
         whole_bytes: see above.
-        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs no owner sends sums or columns,
-            and no ranks share rows.
+        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs, of which each rank has one, no
+            owner sends columns of rows, and no ranks share rows.
         cores: how many of a CPU a rank has.
         network: the links between hosts, a `ge.simulate.Network`, whose `round_trips` are not read;
             None: 50 GB/s a rank and a round trip of 0.02 ms.
@@ -178,17 +179,18 @@ def place_tables(
         ranks=ranks,
         dtype=dtype,
     ).tables
-    job = Job(ranks, -(-ranks // hosts), sample.batch_size)
-    in_host_memory = machine == CPU.name and (dry_run or _are_tables_in_host_memory())
-    has_columns = in_host_memory and not _needs_whole_rows(optimizer or optimizer_of(model))
+    is_on_gpus = machine != CPU.name
+    per_host = -(-ranks // hosts)
+    job = Job(ranks, per_host, sample.batch_size, gathers_ids=is_on_gpus)
     chooser = _Chooser(
         features,
         sample,
         plans,
         job,
         whole_bytes,
-        is_in_host_memory=in_host_memory,
-        may_have_columns=has_columns,
+        is_in_host_memory=not is_on_gpus and (dry_run or _are_tables_in_host_memory()),
+        is_on_gpus=is_on_gpus and (dry_run or current().nccl_ranks is not None),
+        may_have_columns=not _needs_whole_rows(optimizer or optimizer_of(model)),
     )
     words = {name: chooser.choose(name) for name in plans}
     if not dry_run and current().strategy is None:
@@ -263,12 +265,14 @@ class _Chooser:
         job: Job,
         whole_bytes: int,
         is_in_host_memory: bool,
+        is_on_gpus: bool,
         may_have_columns: bool,
     ):
         self._features, self._plans, self._job = features, plans, job
         self._whole_bytes = whole_bytes
         weighted = any(f.weights_feature and not f.is_sequence for f in features)
-        self._may_send_sums = is_in_host_memory and not weighted
+        self._may_send_sums = (is_in_host_memory or is_on_gpus) and not weighted
+        self._is_in_host_memory = is_in_host_memory
         self._may_share_rows = is_in_host_memory and job.hosts > 1 and job.ranks_of_host > 1
         self._may_have_columns = may_have_columns
         self._configs = {feature.table.name: feature.table for feature in features}
@@ -325,7 +329,7 @@ class _Chooser:
         if chosen != DISTRIBUTED:
             return chosen, f"{_share(sent, rows)} of the bytes of rows"
         if not self._has_sums(name):
-            return chosen, "rows: sums are for pooled ids without weights, in host memory"
+            return chosen, "rows: sums are for pooled ids without weights, on GPUs without keys"
         sums = min(self._sent(name, word) for word in self._other_words(name) if sends_sums(word))
         return chosen, f"sums would be {_share(sums, rows)} of the bytes"
 
@@ -336,7 +340,7 @@ class _Chooser:
             yield TWO_LEVELS
         if has_sums:
             yield DISTRIBUTED_SUMS
-        if has_columns:
+        if has_columns and self._is_in_host_memory:
             yield COLUMNS
         # An owner's sum of scaled rows needs their norms.
         if has_sums and has_columns and self._configs[name].max_norm is None:
@@ -361,7 +365,8 @@ class _Chooser:
 
     def _has_sums(self, name):
         sequences = any(f.is_sequence for f in self._features if f.table.name == name)
-        return self._may_send_sums and not sequences
+        is_keyed = self._configs[name].num_rows is None
+        return self._may_send_sums and not sequences and (self._is_in_host_memory or not is_keyed)
 
     def _size(self, name):
         return self._plans[name].keys * self._plans[name].bytes_of_key

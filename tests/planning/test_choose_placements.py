@@ -81,7 +81,6 @@ def test_memory_is_that_of_the_rank_with_most():
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"machine": "h100"}, id="on GPUs"),
         pytest.param({"weights": True}, id="weights"),
         pytest.param({"sequence": True}, id="a sequence"),
     ],
@@ -148,6 +147,21 @@ def test_rows_that_ranks_of_a_host_share_cross_once(capsys, change, placement):
         (said,) = re.findall(r"ranks of a host ask ([0-9.]+) times", capsys.readouterr().out)
         assert float(said) == pytest.approx(4 * unique[0] / unique[1], rel=0.05)
         assert found.crossings == 3
+
+
+def test_on_gpus_owners_send_sums_of_tables_without_keys():
+    # Given the same tables, where ranks have a GPU each
+    features = cases.features()
+    adagrad, rowwise = tf.keras.optimizers.Adagrad(0.1), ge.optimizers.RowwiseAdagrad(0.1)
+    # When they are placed for a rule of single numbers, and for one of whole rows
+    found = [words(placed(features, machine="h200", optimizer=one)) for one in (adagrad, rowwise)]
+    # Then samples of many ids have sums, and no owner sends columns of rows, shares rows of a host,
+    # or sends sums of keys
+    assert [of["history"] for of in found] == ["columns:sums", "distributed:sums"]
+    for of in found:
+        keyed = {f.table.name for f in features if f.table.num_rows is None}
+        assert keyed and {of[name] for name in keyed} == {"distributed"}
+        assert not {"columns", "distributed:two_levels"} & {*of.values()}
 
 
 def test_optimizers_of_whole_rows_keep_rows_whole():

@@ -19,7 +19,6 @@ def on_cpus(monkeypatch):
     monkeypatch.setattr(calling_thread, "_DEVICE_TYPE", "CPU")
 
 
-
 def executors_of(call, function):
     """The executors of the calls that `call` makes of `function`, given 1.0 each time."""
     seen = []

@@ -174,8 +174,8 @@ class SendGroupGradientsOp : public OpKernel {
         if (received[rank].peer_buffer != nullptr) {
           grad = PeerBufferTensor(received[rank].peer_buffer, at, attrs_.dtype, shape);
         } else {
-          TF_RETURN_IF_ERROR(held->tensors()->View(is_own ? "own_gradients" : "received_gradients", at,
-                                        attrs_.dtype, shape, &grad));
+          TF_RETURN_IF_ERROR(held->tensors()->View(is_own ? "own_gradients" : "received_gradients",
+                                                   at, attrs_.dtype, shape, &grad));
         }
         context->set_output(2 + p, grad);
         at += PartBytes(shape.dim_size(0), attrs_.dims[t] * SizeOf(attrs_.core_dtype));

@@ -60,6 +60,8 @@ class Job:
       row_bytes: The size of a number in memory, 4 or 2.
       wire_bytes: The size of a number on its way, 4 or 2.
       through: How rows travel within a host, 'peer_memory' or 'nccl'.
+      gathers_ids: Whether owners that send sums get the ids of all ranks whole, as between GPUs;
+        else those of their own rows.
     """
 
     ranks: int
@@ -68,6 +70,7 @@ class Job:
     row_bytes: int = 4
     wire_bytes: int = 4
     through: str = "peer_memory"
+    gathers_ids: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ranks", "ranks_of_host", "samples"):
@@ -254,7 +257,8 @@ def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
     if placement == "owner_sums":
         owners = table.features * _expected_owners(job.ranks, table.ids / table.features)
         sums = job.samples * owners * (_SUM_BYTES + ways * row)
-        return _spread(job, ids * _ID_BYTES + sums)
+        copies = job.ranks if job.gathers_ids else 1
+        return _spread(job, copies * ids * _ID_BYTES + sums)
     parts = table.column_parts or min(job.ranks, max(1, table.dim // _LEAST_COLUMNS))
     if placement == COLUMN_ROWS:
         return _spread(job, table.source.unique(ids) * (parts * _ID_BYTES + ways * row))

@@ -7,8 +7,8 @@ import ctypes
 import gc
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -325,7 +325,7 @@ def train_by_sums(meeting, how, case, batches):
 
 
 def bad_ids_by_sums(meeting, how, case, bad, good):
-    """This rank's errors of a lookup in which the first rank has `bad`, and what it looks up next."""
+    """This rank's errors of a lookup in which rank 0 has `bad`, and what it looks up next."""
     run, told = SumsRun(meeting, how, case), []
     try:
         run.step(bad if meeting.rank == 0 else good)

@@ -23,8 +23,8 @@ from ranks.exchange.sharded_lookup_cases import (
 
 pytestmark = pytest.mark.gpu
 
-# Of tables of dims 8, 4, 3, 128 and 1, whose features have combiners sum, mean, sqrtn, sum and mean,
-# and sum.
+# Of tables of dims 8, 4, 3, 128 and 1, whose features have combiners sum, mean, sqrtn, sum and
+# mean, and sum.
 OWNERS = {
     "whole": [0, 1, 2, 3, 4],
     "rows": [BY_ROWS] * 5,

@@ -358,8 +358,7 @@ def _of_others(lookup):
 
 
 def _summed_on_gpu(call):
-    """The calls of ranks with a GPU each, whose tables' owners would send sums, in the place of this
-    one."""
+    """The calls of ranks with a GPU each whose owners would send sums, in its place."""
     attrs = {name: value for name, value in _of_others(call) if name != "num_tables"}
     if attrs.get("keyed_types"):
         return []  # these ops have no tables of keys
