@@ -43,10 +43,10 @@ def keys_of(numbers):
 class Ours:
     name = "ours"
 
-    def __init__(self, core, device, dim, matrix, capacity):
-        self.core, self.device = core, device
-        self.table = core.DeviceTable(dim=dim, matrix=device.host(matrix))
-        self.table.reserve(int(1.05 * capacity))
+    def __init__(self, core, device, dim, matrix, num_keys, **options):
+        self.core, self.device, self.step = core, device, 0
+        self.table = core.DeviceTable(dim=dim, matrix=device.host(matrix), **options)
+        self.table.reserve(num_keys)
         self.rows = device.empty((BATCH,), "int64")
         self.values = device.empty((BATCH, dim), "float32")
         view = SimpleNamespace(__cuda_array_interface__=self.table.interface())
@@ -59,14 +59,16 @@ class Ours:
         self.find_or_insert_rows(keys)
 
     def find_rows(self, keys):
-        self.table.locate(keys, self.rows, stream=self.device.stream)
+        self.table.locate(keys, self.rows[: len(keys)], stream=self.device.stream)
 
     def find(self, keys):
         self.find_rows(keys)
         self.lookup(self.device.stream)
 
     def find_or_insert_rows(self, keys):
-        self.table.locate(keys, self.rows, train=True, step=1, stream=self.device.stream)
+        self.step += 1
+        rows, stream = self.rows[: len(keys)], self.device.stream
+        self.table.locate(keys, rows, train=True, step=self.step, stream=stream)
 
     def find_or_insert(self, keys):
         self.find_or_insert_rows(keys)
@@ -220,7 +222,7 @@ def measure(device, table, function, batches):
 
 def compare(core, device, library, dim, loads, capacity):
     matrix = device.normal((MATRIX_ROWS, dim), "float32")
-    tables = [Ours(core, device, dim, matrix, capacity)]
+    tables = [Ours(core, device, dim, matrix, int(1.05 * capacity))]
     if library is not None:
         tables.append(HierarchicalKv(library, device, dim, matrix, capacity))
     filling = Filling(device, tables, capacity)

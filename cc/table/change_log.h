@@ -55,6 +55,13 @@ class ChangeLog {
     }
     Forget();
   }
+  // Keys were erased that the log does not have: all followers must read the whole table.
+  void Miss(int64_t num_keys) {
+    if (num_keys == 0) return;
+    marks_.clear();
+    first_ = num_erased() + num_keys;
+    erased_.clear();
+  }
   void Unfollow(int64_t follower) {
     marks_.erase(follower);
     Forget();

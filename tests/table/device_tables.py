@@ -23,12 +23,10 @@ class Rows:
 
 
 class DeviceTable:
-    """Whatever is located while a batch is in flight is held for it, so that `batch` names none."""
-
     def __init__(self, num_threads=1, **options):
         self.table = core.DeviceTable(**options)
 
-    def locate(self, keys, batch=0, **access):
+    def locate(self, keys, **access):
         keys = core.DeviceArray(np.ascontiguousarray(keys, np.int64))
         rows = core.DeviceArray(np.full(len(keys.numpy()), -7, np.int64))
         self.table.locate(keys, rows, **access)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.cases.core_runner import on_gpu
 from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
 from table import storages
 from table.budget_programs import DIM
@@ -9,6 +10,13 @@ from table.budget_programs import POLICIES as OF_PROGRAMS
 from table.steps import core, has_row, located, restore, start_of
 
 POLICIES = {name: options for name, options in OF_PROGRAMS.items() if name != "earliest"}
+ON_HBM = pytest.param(storages.HBM, id="HBM", marks=on_gpu)
+IN_STORAGES = [
+    *(pytest.param(p.values[0], evict, id=f"{p.id}-{evict}")
+      for p in storages.ON_HOST for evict in POLICIES),
+    *(pytest.param(storages.HBM, evict, id=f"HBM-{evict}", marks=on_gpu)
+      for evict in ("least_recent", "least_frequent")),
+]  # fmt: skip
 
 
 def start_values(key):
@@ -21,13 +29,16 @@ class Pair:
     def __init__(self, storage, *, num_threads=1, slots=(), rows_in_memory=64, **budget):
         self.storage, self.budget, self.slots = storage, budget, slots
         self.options = {"num_threads": num_threads, "rows_in_memory": rows_in_memory}
+        if storage.on_device:
+            self.budget.pop("safe_steps", None)
         self.table = self.new_table()
-        self.oracle = BudgetedDict(start=start_values, **budget)
+        self.oracle = BudgetedDict(start=start_values, **self.budget)
         self.step = 0
 
     def new_table(self):
+        hands_out = "nothing" if self.storage.on_device else "rows"
         return self.storage.make_table(
-            DIM, budget=core.Budget(hands_out="rows", **self.budget), slots=self.slots,
+            DIM, budget=core.Budget(hands_out=hands_out, **self.budget), slots=self.slots,
             **self.options,
         )  # fmt: skip
 
@@ -72,8 +83,7 @@ class Pair:
         assert counts["without_place"] == self.oracle.without_place
 
 
-@pytest.mark.parametrize("storage", storages.ON_HOST)
-@pytest.mark.parametrize("evict", POLICIES)
+@pytest.mark.parametrize(("storage", "evict"), IN_STORAGES)
 def test_the_lowest_go(storage, evict):
     pair = Pair(storage, max_keys=100, keep=0.8, evict=evict, **POLICIES[evict])
     random = np.random.default_rng(7)
@@ -101,7 +111,7 @@ def test_the_same_keys_go_for_any_number_of_threads(num_threads):
     assert len(pair.oracle.evicted) > 300
 
 
-@pytest.mark.parametrize("storage", storages.ON_HOST)
+@pytest.mark.parametrize("storage", [*storages.ON_HOST, ON_HBM])
 def test_a_batch_with_more_new_keys_than_places(storage):
     pair = Pair(storage, max_keys=10, evict="least_frequent")
     pair.train(range(8))
@@ -133,7 +143,7 @@ def test_keys_without_a_place_read_values_of_their_own():
         assert trained.sum() == 4
 
 
-@pytest.mark.parametrize("storage", storages.ON_HOST)
+@pytest.mark.parametrize("storage", [*storages.ON_HOST, ON_HBM])
 def test_keys_of_a_batch_in_flight_stay(storage):
     pair = Pair(storage, max_keys=10, keep=0.5)
     table = pair.table

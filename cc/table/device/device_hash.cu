@@ -65,7 +65,7 @@ int64_t DeviceHash::memory_bytes() const {
   const Alone alone(*this);
   return State().next_row * BytesPerRow() + index_->bytes() +
          usable_candidates_ * static_cast<int64_t>(sizeof(Candidate) + sizeof(int64_t)) +
-         bloom_bytes_;
+         bloom_bytes_ + (budget_ == nullptr ? 0 : budget_->bytes() + free_rows_->bytes());
 }
 
 float DeviceHash::load_factor() const {
@@ -137,16 +137,17 @@ int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
   const StreamBuffer<int64_t> device_rows(num_keys, streams_.own());
   const std::vector<int64_t> rows = TakeOut(keys, num_keys, device_rows.data());
   const std::vector<int64_t> host_keys = ToHost(keys, num_keys, streams_.own());
+  ReadEvicted();  // keys that were erased before these
   for (int64_t i = 0; i < num_keys; ++i) {
     if (rows[i] == kNoRow) continue;
     changes_.erased()->push_back(host_keys[i]);
-    retired_.push_back({rows[i], clock_});
+    if (budget_ == nullptr) retired_.push_back({rows[i], clock_});
   }
   // Sorted, so that the order does not depend on which occurrence of a key has the row.
   const auto by_row = [](const Retired& a, const Retired& b) { return a.row < b.row; };
   const auto is_row = [](int64_t row) { return row != kNoRow; };
   const int64_t num_erased = std::count_if(rows.begin(), rows.end(), is_row);
-  std::sort(retired_.end() - num_erased, retired_.end(), by_row);
+  if (budget_ == nullptr) std::sort(retired_.end() - num_erased, retired_.end(), by_row);
   return num_erased;
 }
 

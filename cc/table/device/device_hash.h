@@ -9,17 +9,20 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/status.h"
+#include "table/device/device_budget.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_snapshot.h"
 #include "table/device/device_streams.h"
 #include "table/device/device_table.h"
 #include "table/device/device_table_ref.cuh"
 #include "table/device/growing_index.h"
+#include "table/device/make_places.h"
 #include "table/device/prefetch_rows.h"
 #include "table/device/row_moves.h"
 
@@ -48,7 +51,8 @@ class DeviceHash : public EmbeddingTable {
   }
   Status Slot(const SlotOptions& slot, void** array) override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
-    return MaxRows(slots) - first_row();
+    const int64_t most = MaxRows(slots) - first_row();
+    return budget_ == nullptr ? most : std::min(most, budget_->max_keys());
   }
   const std::vector<SlotOptions>& slots() const override { return slots_; }
   int64_t num_keys() const override;
@@ -63,7 +67,8 @@ class DeviceHash : public EmbeddingTable {
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
-  ChangeLog* changes() override { return &changes_; }
+  BudgetCounts budget_counts() const override;
+  ChangeLog* changes() override;
   ChangeMark Now() const override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction, int64_t step,
                                          int64_t follower) override;
@@ -90,8 +95,12 @@ class DeviceHash : public EmbeddingTable {
   virtual bool IsPrefetching() const { return false; }
   virtual bool PrefetchSome() { return false; }
   void AwaitMark() const { streams_.AwaitMark(); }
-  Status Prepare(int64_t num_keys, Access access, cudaStream_t stream);
+  // own_batches: of the call.
+  Status Prepare(int64_t num_keys, Access access, cudaStream_t stream,
+                 const std::vector<int64_t>& own_batches = {});
   DeviceTableRef Ref() const;
+  // Of the call that is prepared, if it may exceed the budget.
+  const std::optional<PlacesArgs>& places() const { return places_; }
   Status CheckFull(cudaStream_t stream);
   RowCopies* snapshot() const { return snapshot_.get(); }
 
@@ -154,6 +163,9 @@ class DeviceHash : public EmbeddingTable {
   TableState Reported(int64_t* enqueued_since) const;
 
   Status MakeSpace(int64_t num_keys, cudaStream_t stream);
+  Status PreparePlaces(int64_t num_keys);
+  void ReadEvicted() const;
+  Status CheckFits(const std::vector<int64_t>& keys) const;
   Status GrowRows(int64_t num_rows);
   Status GrowCandidates(int64_t num_candidates);
   Status MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
@@ -202,10 +214,12 @@ class DeviceHash : public EmbeddingTable {
   bool may_be_full_ = false;
   Status full_because_;
 
-  std::deque<Retired> retired_;
+  std::unique_ptr<DeviceBudget> budget_;  // null: without one
+  std::optional<PlacesArgs> places_;
+  std::deque<Retired> retired_;  // without a budget, which finds rows of erased keys
   int64_t clock_ = 0;
   std::multiset<int64_t> batches_;
-  ChangeLog changes_;
+  mutable ChangeLog changes_;
   std::shared_ptr<RowCopies> snapshot_;  // being read, or null
 };
 

@@ -8,7 +8,8 @@
 namespace group_embedding {
 namespace {
 
-constexpr float kHurryLoad = 0.75f;   // from this load on the index grows at once
+constexpr float kHurryLoad = 0.75f;  // from this load on the index grows at once
+constexpr double kGrowth = 1.5;
 constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory to grow
 
 }  // namespace
@@ -16,14 +17,15 @@ constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory 
 // more_keys: the most keys that may have been added since `state`.
 Status DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
                                   int64_t num_keys, cudaStream_t stream) {
-  const int64_t live = state.num_keys + state.next_candidate + more_keys;
+  int64_t live = state.num_keys + state.next_candidate + more_keys;
+  if (budget_ != nullptr) live = std::min(live, budget_->max_keys() + num_keys);
   int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
   for (;;) {
     if (!index_->is_growing()) {
       index_->ReleaseFormer();
       if (used <= kMaxLoad * index_->num_slots()) return {};
       // Erased slots are left behind; where these are most, it need not grow.
-      const auto wanted = static_cast<int64_t>(1.5 * live / kMaxLoad);
+      const auto wanted = static_cast<int64_t>(kGrowth * live / kMaxLoad);
       index_->Begin(std::max(wanted, index_->num_slots()));
     }
     const bool in_hurry = used > kHurryLoad * index_->least_slots();
@@ -56,7 +58,9 @@ Status DeviceHash::Reserve(int64_t num_keys) {
   Status status = GrowRows(first_row() + num_keys);
   const auto all = GrowingIndex::Work::All();
   if (status.ok() && index_->is_growing()) status = GrowIndex(all, streams_.own());
-  const auto wanted = static_cast<int64_t>(num_keys / kMaxLoad) + 1;
+  // With a budget, keys come and go: with as many slots as MakeIndexSpace would have it grow to.
+  const double slots = (budget_ == nullptr ? 1 : kGrowth) * num_keys / kMaxLoad;
+  const auto wanted = static_cast<int64_t>(slots) + 1;
   if (status.ok() && wanted > index_->num_slots()) {
     index_->Begin(wanted);
     status = GrowIndex(all, streams_.own());

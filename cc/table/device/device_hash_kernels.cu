@@ -61,6 +61,7 @@ __global__ void TakeOutKeysKernel(DeviceTableRef table, const int64_t* keys, int
   const int64_t number = SlotWord::Number(word);
   if (SlotWord::Kind(word) == SlotKind::kRow) {
     table.infos[number].count = -1;
+    table.infos[number].clock = table.clock;
     rows[i] = number;
   } else {
     table.candidates[number].count = 0;

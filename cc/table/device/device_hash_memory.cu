@@ -39,6 +39,9 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
   rows_ = ReserveValues(RowBytes());
   infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
   free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
+  if (options.budget.is_given()) {
+    budget_ = std::make_unique<DeviceBudget>(options, first_row(), reserved_rows_);
+  }
   index_ = std::make_unique<GrowingIndex>(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad));
   candidates_ = ReserveDeviceMemory(max_bytes_);
   free_candidates_ = ReserveDeviceMemory(max_bytes_ / 2);
@@ -64,7 +67,8 @@ Status DeviceHash::Begin(const void* matrix) {
   }
   *report_ = {};
   ref_.report = report_;
-  Status status = GrowRows(first_row());
+  Status status = budget_ == nullptr ? Status() : budget_->Begin().In(Named(": "));
+  if (status.ok()) status = GrowRows(first_row());
   if (status.ok() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
     bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
@@ -103,6 +107,11 @@ std::unique_ptr<EmbeddingTable> MakeDeviceTable(const TableOptions& options,
                                                 Status* error) {
   *error = CheckOptions(options);
   if (error->ok()) *error = CheckTierBytes(options, tiers.device_bytes);
+  if (error->ok()) *error = CheckDeviceBudget(options);
+  if (error->ok() && options.budget.is_given() && tiers.device_bytes > 0) {
+    *error = "table '" + options.name +
+             "': expected no budget for rows in two memories, got one; " + "keep all rows in one";
+  }
   if (!error->ok()) return nullptr;
   auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
   if (!error->ok()) return nullptr;
@@ -132,7 +141,8 @@ int64_t DeviceHash::BytesPerRow() const {
 
 int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
   const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more);
-  return std::min(first_row() + max_bytes_ / bytes, reserved_rows_);
+  const int64_t most = std::min(first_row() + max_bytes_ / bytes, reserved_rows_);
+  return budget_ == nullptr ? most : std::min(most, first_row() + budget_->max_rows());
 }
 
 std::string DeviceHash::FullError(const std::string& why) const {
@@ -182,16 +192,19 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
   return report_->state;
 }
 
-Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream) {
-  if (moves_ != nullptr) ++clock_;                     // every call that locates has a number
-  const bool is_ahead = streams_.IsAfterMark(stream);  // of a batch: its rows come from disk
+Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream,
+                           const std::vector<int64_t>& own_batches) {
+  if (moves_ != nullptr || budget_ != nullptr) ++clock_;  // every call that locates has a number
+  const bool is_ahead = streams_.IsAfterMark(stream);     // of a batch: its rows come from disk
   if (access == Access::kTrain && batches_.empty() && !is_ahead) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return {};
   if (tier_prefetcher_ != nullptr && !is_ahead) RequireCuda(tier_prefetcher_->ForgetNext(stream));
   streams_.Follow(&training_stream_, stream);
   if (!is_ahead) ReleaseRetired();
+  if (budget_ != nullptr) budget_->SetBatches(batches_, own_batches);
   Status status = MakeSpace(num_keys, stream);
+  if (status.ok() && budget_ != nullptr) status = PreparePlaces(num_keys).In(Named(": "));
   enqueued_ += num_keys;
   if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);
   return status;
@@ -200,7 +213,10 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream)
 Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
   int64_t since = 0;
   TableState state = Reported(&since);
-  auto rows_needed = [&] { return state.RowsWith(since + num_keys); };
+  auto rows_needed = [&] {
+    const int64_t rows = state.RowsWith(since + num_keys);
+    return budget_ == nullptr ? rows : std::min(rows, MaxRows());
+  };
   if (rows_needed() > MaxRows() && since > 0) {
     state = State();
     since = 0;
@@ -220,6 +236,23 @@ Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
   return status.In(Named(": "));
 }
 
+// What a call needs that may exceed the budget.
+Status DeviceHash::PreparePlaces(int64_t num_keys) {
+  places_.reset();
+  int64_t since = 0;
+  const TableState state = Reported(&since);
+  const int64_t more = since + num_keys;
+  if (state.num_keys + more <= budget_->max_keys() && state.RowsWith(more) <= usable_rows_) {
+    return {};
+  }
+  places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());
+  Status status = free_rows_->Grow(places_->max_free * static_cast<int64_t>(sizeof(int64_t)));
+  if (status.ok() && snapshot_ != nullptr) {
+    status = snapshot_->MakeSpace(budget_->MostToGo(num_keys) + num_keys);
+  }
+  return status;
+}
+
 Status DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return {};
   const int64_t max_rows = MaxRows();
@@ -232,6 +265,7 @@ Status DeviceHash::GrowRows(int64_t num_rows) {
   status = rows_->Grow(rows * RowBytes());
   if (status.ok()) status = infos_->Grow(rows * kInfoBytes);
   if (status.ok() && moves_ != nullptr) status = moves_->Grow(rows);
+  if (status.ok() && budget_ != nullptr) status = budget_->Grow(rows);
   for (size_t s = 0; s < slots_.size() && status.ok(); ++s) {
     status = slot_arrays_[s]->Grow(rows * SlotBytes(s));
   }

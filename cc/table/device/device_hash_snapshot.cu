@@ -173,13 +173,38 @@ std::vector<RowArray> DeviceHash::RowArrays() const {
 ChangeMark DeviceHash::NowLocked() const { return {OldestBatchLocked(), changes_.num_erased()}; }
 
 ChangeMark DeviceHash::Now() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  if (budget_ == nullptr) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return NowLocked();
+  }
+  const Alone alone(*this);
+  ReadEvicted();
   return NowLocked();
+}
+
+ChangeLog* DeviceHash::changes() {
+  if (budget_ != nullptr) {
+    const Alone alone(*this);
+    ReadEvicted();
+  }
+  return &changes_;
+}
+
+// The log has the keys that went for the budget, once somebody asks for it.
+void DeviceHash::ReadEvicted() const {
+  if (budget_ != nullptr) budget_->ReadEvicted(&changes_, streams_.own());
+}
+
+BudgetCounts DeviceHash::budget_counts() const {
+  if (budget_ == nullptr) return {};
+  const Alone alone(*this);
+  return budget_->Counts(streams_.own());
 }
 
 std::unique_ptr<Snapshot> DeviceHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
                                                    int64_t step, int64_t follower) {
   const Alone alone(*this);
+  ReadEvicted();
   if (!changes_only && !changes_.Has(kSaves)) changes_.Follow(kSaves, NowLocked());
   const ChangeMark since = changes_only ? changes_.MarkOf(follower) : ChangeMark();
   if (eviction.kind != Eviction::Kind::kNone) EraseChosen(eviction, step);

@@ -105,6 +105,27 @@ struct IndexRef {
     const uint64_t bucket = (slot - slots) / kBucketSlots;
     __stcg(slot, HasEmpty(bucket) ? kEmptySlot : kErasedSlot);
   }
+  // Frees the slot that has a word of that hash, in the same way; whether it is empty now. Reads a
+  // bucket at once.
+  __device__ bool TakeOut(uint64_t hash, uint64_t word) const {
+    const IndexArea in = AreaOf(hash);
+    for (uint64_t bucket = Home(in, hash);; bucket = Next(in, bucket)) {
+      ulonglong2 pairs[kBucketSlots / 2];
+      for (int i = 0; i < kBucketSlots / 2; ++i) {
+        pairs[i] = __ldcg(reinterpret_cast<const ulonglong2*>(Slot(bucket, 2 * i)));
+      }
+      int at = -1;
+      bool has_empty = false;
+      for (int i = 0; i < kBucketSlots / 2; ++i) {
+        if (pairs[i].x == word) at = 2 * i;
+        if (pairs[i].y == word) at = 2 * i + 1;
+        has_empty = has_empty || pairs[i].x == kEmptySlot || pairs[i].y == kEmptySlot;
+      }
+      if (at < 0) continue;
+      __stcg(Slot(bucket, at), has_empty ? kEmptySlot : kErasedSlot);
+      return has_empty;
+    }
+  }
 #endif
 };
 

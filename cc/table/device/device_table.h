@@ -64,6 +64,7 @@ struct DeviceKeysToLocate {
   const int64_t* times = nullptr;
   // [num_keys] as in KeysToLocate.
   int64_t* reads = nullptr;
+  int64_t batch = 0;  // as in KeysToLocate: the call's own batch; 0: it has none
 };
 
 // LocateRowsCpu on the device. Enqueues on `stream` and returns; a few launches for all tables.
@@ -74,7 +75,8 @@ struct DeviceKeysToLocate {
 // trains; calls that train run one after the other, on different streams too.
 //
 // Memory is allocated before kernels are enqueued. If it may be too little for all keys of the
-// call, the call waits for the stream to learn how many keys are new.
+// call, the call waits for the stream to learn how many keys are new. A table with a budget needs no
+// more than the budget's rows; it evicts on `stream`, and the host waits for nothing.
 int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
                                Access access);
 Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,

@@ -16,6 +16,7 @@ namespace {
 struct LocatePlan {
   std::vector<LocateTask> tasks;
   std::vector<DeviceHash*> tables;
+  std::vector<std::vector<int64_t>> batches;  // of each table, those of its requests
   std::vector<int64_t> first_positions = {0}, table_positions = {0};
   BlockPlan blocks;
   bool has_filter = false, has_bloom = false, has_reads = false;
@@ -36,12 +37,14 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
     const auto [at, is_new] = index_of.try_emplace(requests[r].table, plan.tables.size());
     if (is_new) {
       plan.tables.push_back(requests[r].table);
+      plan.batches.emplace_back();
       requests_of.emplace_back();
       const Admission::Kind kind = requests[r].table->options().admission.kind;
       plan.has_filter |= kind != Admission::Kind::kAll;
       plan.has_bloom |= kind == Admission::Kind::kBloom;
     }
     requests_of[at->second].push_back(r);
+    plan.batches[at->second].push_back(requests[r].batch);
   }
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     for (const int64_t r : requests_of[t]) {
@@ -123,6 +126,21 @@ class LocateScratch {
   size_t scan_bytes_ = 0;
 };
 
+// In tables with a budget that the call may exceed.
+cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
+                               cudaStream_t stream) {
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    if (!plan.tables[t]->places().has_value()) continue;
+    PlacesArgs places = *plan.tables[t]->places();
+    places.table = static_cast<int64_t>(t);
+    cudaError_t error = MakePlaces(args, places, stream);
+    RowCopies* const snapshot = plan.tables[t]->snapshot();
+    if (error == cudaSuccess && snapshot != nullptr) error = snapshot->Report(stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, LocateScratch* scratch,
                            cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
@@ -143,6 +161,8 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, Locat
     AddToBloomKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   }
   ChooseRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  error = MakePlacesInTables(plan, args, stream);
+  if (error != cudaSuccess) return error;
   error = scratch->Scan(args, count, stream);
   if (error != cudaSuccess) return error;
   GiveRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
@@ -166,7 +186,7 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    Status status = plan.tables[t]->Prepare(plan.KeysOf(t), access, stream);
+    Status status = plan.tables[t]->Prepare(plan.KeysOf(t), access, stream, plan.batches[t]);
     if (!status.ok()) return status;
     tables.push_back(plan.tables[t]->Ref());
   }

@@ -227,7 +227,8 @@ class LocateRowsGpuOp : public LocateRowsOp {
                       int64_t step) override {
     std::vector<DeviceKeysToLocate> list;
     for (const Request& r : requests) {
-      list.push_back({r.lease->table()->device(), r.keys, r.num_keys, r.rows, r.times, r.reads});
+      list.push_back({r.lease->table()->device(), r.keys, r.num_keys, r.rows, r.times, r.reads,
+                      r.lease->batch()});
     }
     const int64_t num_requests = static_cast<int64_t>(list.size());
     Tensor scratch;

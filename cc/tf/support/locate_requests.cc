@@ -78,7 +78,7 @@ std::vector<DeviceKeysToLocate> RequestLocator::RequestsOf(size_t table,
   for (size_t p = 0; p < requested.size(); at += requested[p++]) {
     if (static_cast<int32_t>(p % num_tables) != keyed_[table]) continue;
     list.push_back({leases_[table]->table()->device(), rows + at, requested[p], rows + at,
-                    times + at, reads == nullptr ? nullptr : reads + at});
+                    times + at, reads == nullptr ? nullptr : reads + at, leases_[table]->batch()});
   }
   return list;
 }

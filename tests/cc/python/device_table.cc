@@ -147,7 +147,9 @@ class PyDeviceTable {
 };
 
 // Requests: (table, keys, rows), the latter two int64 CUDA arrays of one length.
-void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, uintptr_t stream) {
+// batch: of all of them, or 0.
+void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, uintptr_t stream,
+                int64_t batch) {
   std::vector<DeviceKeysToLocate> requests;
   for (size_t r = 0; r < given.size(); ++r) {
     RequireCount(At("requests", r), 3, given[r].size());
@@ -160,6 +162,7 @@ void LocateRows(const std::vector<py::tuple>& given, bool train, int64_t step, u
     requests.push_back({given[r][0].cast<PyDeviceTable&>().device(),
                         static_cast<const int64_t*>(keys.data), keys.shape[0],
                         static_cast<int64_t*>(rows.data)});
+    requests.back().batch = batch;
   }
   const auto cuda_stream = reinterpret_cast<cudaStream_t>(stream);
   const Access access = train ? Access::kTrain : Access::kRead;
@@ -210,11 +213,13 @@ its own, rows beyond max_bytes are on disk.)")
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
                        int64_t max_bytes, const std::string& name, int64_t device_bytes,
-                       const std::string& cache_strategy, const DiskTierOptions* disk) {
-             const TableOptions options =
+                       const std::string& cache_strategy, const DiskTierOptions* disk,
+                       const Budget* budget) {
+             TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
+             if (budget != nullptr) options.budget = *budget;
              return std::make_unique<PyDeviceTable>(
                  options, std::move(matrix),
                  DeviceTierOptions{device_bytes, ParseCacheStrategy(cache_strategy)}, disk);
@@ -223,14 +228,16 @@ its own, rows beyond max_bytes are on disk.)")
            "distribution"_a = "constant", "a"_a = 0.0f, "b"_a = 0.0f, "seed"_a = 0,
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "name"_a = "table",
-           "device_bytes"_a = 0, "cache_strategy"_a = "least_frequent", "disk"_a = py::none())
+           "device_bytes"_a = 0, "cache_strategy"_a = "least_frequent", "disk"_a = py::none(),
+           "budget"_a = py::none())
       .def(
           "locate",
           [](py::object self, py::object keys, py::object rows, bool train, int64_t step,
-             uintptr_t stream) {
-            LocateRows({py::make_tuple(self, keys, rows)}, train, step, stream);
+             uintptr_t stream, int64_t batch) {
+            LocateRows({py::make_tuple(self, keys, rows)}, train, step, stream, batch);
           },
           "keys"_a, "rows"_a, py::kw_only(), "train"_a = false, "step"_a = -1, "stream"_a = 0,
+          "batch"_a = 0,
           "Writes the row numbers of keys, both int64 in GPU memory; with train, keys are counted "
           "and get rows.")
       .def("prefetch_from_disk", &PyDeviceTable::PrefetchFromDisk,
@@ -285,6 +292,9 @@ its own, rows beyond max_bytes are on disk.)")
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyDeviceTable& table) { table.get().Clear(); })
       .def(
+          "budget_counts", [](PyDeviceTable& table) { return CountsOf(table.get()); },
+          "As HostTable.budget_counts.")
+      .def(
           "reserve",
           [](PyDeviceTable& t, int64_t num_keys) { Require(ReserveKeys(t.device(), num_keys)); },
           "num_keys"_a, "Makes space for so many keys at once.")
@@ -308,7 +318,7 @@ its own, rows beyond max_bytes are on disk.)")
                              [](PyDeviceTable& t) { return t.get().memory_bytes(); })
       .def_property_readonly("load_factor", [](PyDeviceTable& t) { return t.get().load_factor(); });
   m.def("locate_rows", &LocateRows, "requests"_a, py::kw_only(), "train"_a = false, "step"_a = -1,
-        "stream"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");
+        "stream"_a = 0, "batch"_a = 0, "DeviceTable.locate for many (table, keys, rows) at once.");
   m.def("prefetch_rows", &PrefetchRows, "requests"_a, py::kw_only(), "stream"_a = 0,
         "Moves rows of (table, keys) of the next batch to GPU memory, while `stream` goes on. Rows "
         "on disk are left to DeviceTable.prefetch_from_disk.");

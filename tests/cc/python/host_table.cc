@@ -235,6 +235,12 @@ py::dict PySnapshot::Read(int64_t begin, int64_t end) {
   return DictOf(rows, snapshot_->table());
 }
 
+py::dict CountsOf(const EmbeddingTable& table) {
+  const BudgetCounts counts = table.budget_counts();
+  return py::dict("max_keys"_a = counts.max_keys, "evicted"_a = counts.num_evicted,
+                  "without_place"_a = counts.num_without_place, "missed"_a = counts.num_missed);
+}
+
 namespace {
 
 Budget MakeBudget(int64_t max_keys, int64_t max_bytes, double keep, const std::string& evict,
@@ -397,13 +403,7 @@ Args:
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyHostTable& table) { table.get().Clear(); })
       .def(
-          "budget_counts",
-          [](PyHostTable& table) {
-            const BudgetCounts counts = table.get().budget_counts();
-            return py::dict("max_keys"_a = counts.max_keys, "evicted"_a = counts.num_evicted,
-                            "without_place"_a = counts.num_without_place,
-                            "missed"_a = counts.num_missed);
-          },
+          "budget_counts", [](PyHostTable& table) { return CountsOf(table.get()); },
           "What the table has done to keep its budget.")
       .def(
           "take_evicted",

@@ -76,6 +76,8 @@ class PyHostTable {
   ParallelFor parallel_for_;
 };
 
+// {max_keys, evicted, without_place, missed} of a table with a budget.
+pybind11::dict CountsOf(const EmbeddingTable& table);
 // {tiers, counts, versions} of keys.
 pybind11::dict DescribeKeys(const EmbeddingTable& table, const PyHostTable::Keys& keys);
 

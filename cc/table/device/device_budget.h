@@ -1,0 +1,68 @@
+// DeviceBudget: the budget of a table in GPU memory. Its keys go where they are found, in the call
+// that would exceed it, by one launch (make_places.h); the host learns later which went.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "core/status.h"
+#include "table/change_log.h"
+#include "table/device/device_memory.h"
+#include "table/table_options.h"
+
+namespace group_embedding {
+
+struct PlacesArgs;
+struct PlacesState;
+
+// Whether a table in GPU memory can keep a budget: of keys, of its rank, by step or count.
+Status CheckDeviceBudget(const TableOptions& options);
+
+// Not thread-safe: the caller has the table's lock.
+class DeviceBudget {
+ public:
+  DeviceBudget(const TableOptions& options, int64_t first_row, int64_t reserved_rows);
+  ~DeviceBudget();
+  DeviceBudget(const DeviceBudget&) = delete;
+  DeviceBudget& operator=(const DeviceBudget&) = delete;
+
+  Status Begin();
+  Status Grow(int64_t num_rows);  // that the table has from now on
+  int64_t bytes() const;
+  int64_t max_keys() const { return budget_.max_keys; }
+  // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
+  int64_t max_rows() const { return max_keys() * (is_shared_ ? 2 : 1); }
+  // The most keys that go in a call with at most so many new ones.
+  int64_t MostToGo(int64_t num_new) const {
+    return max_keys() - budget_.NumKept(max_keys(), num_new);
+  }
+  // So many rows may become free, of which a call with so many keys needs some.
+  int64_t MostFree(int64_t num_keys) const { return MostToGo(num_keys) + num_keys; }
+
+  // The batches in flight, some of which are the call's own.
+  void SetBatches(const std::multiset<int64_t>& batches, const std::vector<int64_t>& own);
+  // clock: of the call. oldest_batch: of all.
+  PlacesArgs ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch);
+
+  // Wait for the stream. ReadEvicted: appends the keys that went since the last call.
+  BudgetCounts Counts(cudaStream_t stream) const;
+  void ReadEvicted(ChangeLog* changes, cudaStream_t stream);
+
+ private:
+  int64_t EvictedSize() const;
+
+  const Budget budget_;
+  const int64_t first_row_;
+  PlacesState* state_ = nullptr;  // in device memory, as are:
+  int64_t *num_free_of_blocks_ = nullptr, *num_gone_of_blocks_ = nullptr;
+  std::unique_ptr<DeviceMemory> tied_, free_, gone_, evicted_;
+  int64_t num_blocks_ = 0, num_calls_ = 0;
+  int64_t oldest_other_ = 0;  // batch in flight beside the call's own; 0: there is none
+  bool is_shared_ = false;    // there was one, in some call
+  int64_t num_read_ = 0;      // of the keys that went
+};
+
+}  // namespace group_embedding
