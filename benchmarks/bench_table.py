@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Tables found by key: find and insert, growth, plans, small slots, and what a budget costs.
+"""Tables found by key: find and insert, growth, plans, budgets, and slots of 16 bits.
 
     python benchmarks/bench_table.py PART [options of the part] [--json FILE] [--plot FILE.png]
 
 gpu: beside HierarchicalKV; evict: the same, of full tables that evict. cpu: through TensorFlow,
 beside TensorFlow Recommenders Addons. growth: how long growth stops training. find: keys located
 by several builds. budget: a table that evicts its lowest keys, on a CPU. plan: planned bytes beside
-those of tables. slots: AUC with slots in float32 and bfloat16. PART --help has more.
+those of tables. slots: AUC with slots in float32 and bfloat16. update: the time of updates with
+both. PART --help has more.
 """
 
 import os
@@ -16,4 +17,5 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    run_part("table", ("gpu", "evict", "cpu", "growth", "find", "budget", "plan", "slots"), __doc__)
+    parts = ("gpu", "evict", "cpu", "growth", "find", "budget", "plan", "slots", "update")
+    run_part("table", parts, __doc__)

@@ -25,6 +25,7 @@ Keep = Literal["first", "last"]
 KEEPS = get_args(Keep)
 TABLE_DTYPES = ("float32", "float16", "bfloat16")
 KEY_DTYPES = ("int64", "int32", "uint32", "uint64")
+SLOT_DTYPES = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,9 @@ class TableConfig:
         two, a row crosses once to each host. `None`: as `enable_distributed_strategy` says.
       expected_ids: The approximate number of the table's ids in a rank's batch, for a plan. `None`:
         1,024.
+      slot_dtype: With `num_rows`, the type of the optimizer's slots: "float32", or "bfloat16",
+        which halves their memory beside rows in float32; see `ge.optimizers.set_slot_dtype`.
+        `None`: that of the rows. A table by key has it in `ev_option`.
 
     Raises:
       TypeError, ValueError: An attribute is not of the form above; the message names the table.
@@ -80,6 +84,7 @@ class TableConfig:
     key_dtype: Optional[str] = None
     placement: Optional[str] = None
     expected_ids: Optional[float] = None
+    slot_dtype: Optional[str] = None
 
     def __post_init__(self):
         _check_name("table", self.name)
@@ -113,6 +118,8 @@ class TableConfig:
         if self.key_dtype is not None:
             key_dtype = getattr(self.key_dtype, "name", self.key_dtype)
             _freeze(self, "key_dtype", check_choice(owner, "key_dtype", key_dtype, KEY_DTYPES))
+        if self.slot_dtype is not None:
+            self._check_slot_dtype(owner)
         if self.placement is not None:
             check_placement(owner, self.placement)
         if self.expected_ids is not None:
@@ -120,6 +127,15 @@ class TableConfig:
             _freeze(self, "expected_ids", expected_ids)
         if not isinstance(self.trainable, bool):
             raise TypeError(f"{owner}: expected trainable to be a bool, got {self.trainable!r}")
+
+    def _check_slot_dtype(self, owner):
+        slot_dtype = getattr(self.slot_dtype, "name", self.slot_dtype)
+        _freeze(self, "slot_dtype", check_choice(owner, "slot_dtype", slot_dtype, SLOT_DTYPES))
+        if self.num_rows is None:
+            raise ValueError(
+                f"{owner}: expected slot_dtype=None, as num_rows=None, got {slot_dtype!r}; a table "
+                f"by key has it in ev_option=ge.KeyedOptions(slot_dtype={slot_dtype!r})"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ COMMANDS = [
     "bench_table find --keys 4000 --batch 1000 --threads 2 --turns 2",
     "bench_table growth --keys 4000 --batch 1000 --dim 4 --calls 3 --pause 1",
     "bench_table plan --dims 4 --optimizers adagrad --keys 300",
+    "bench_table update --dims 9 --rows 100 --few-rows 10 --batch 50 --turns 2",
 ]
 if HAS_HOROVOD:
     COMMANDS.append(

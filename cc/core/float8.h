@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 
 #include "core/host_device.h"
 
@@ -23,6 +24,13 @@ GROUP_EMBEDDING_HOST_DEVICE float Larger(float x, float y) { return x > y || x !
 // arrays.
 using Float8 = float __attribute__((vector_size(32)));
 using Mask8 = decltype(Float8{} < Float8{});
+using Bits8 = uint32_t __attribute__((vector_size(32)));
+
+template <typename V>
+inline Bits8 BitsOf(V x) {
+  return reinterpret_cast<Bits8>(x);
+}
+inline Float8 FloatsOf(Bits8 bits) { return reinterpret_cast<Float8>(bits); }
 
 inline Float8 SquareRoot(Float8 x) {
   for (int j = 0; j < 8; ++j) x[j] = sqrtf(x[j]);

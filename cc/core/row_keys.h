@@ -15,8 +15,7 @@ struct RowKeys {
 
   GROUP_EMBEDDING_HOST_DEVICE int64_t Of(int64_t row) const {
     if (keys == nullptr) return row;
-    const int64_t key = *reinterpret_cast<const int64_t*>(keys + row * stride);
-    return key ^ (key >> 32);  // as generators drop the highest bits
+    return *reinterpret_cast<const int64_t*>(keys + row * stride);
   }
 };
 

@@ -32,6 +32,15 @@ inline Float8 Load8(const float* row) {
   return values;
 }
 
+// The bits of eight numbers of a 16-bit type.
+using HalfBits8 = uint16_t __attribute__((vector_size(16)));
+
+inline Float8 Load8(const BFloat16* row) {
+  HalfBits8 bits;
+  std::memcpy(&bits, row, sizeof(bits));
+  return FloatsOf(__builtin_convertvector(bits, Bits8) << 16);
+}
+
 template <typename T>
 inline Float8 Load8(const T* row) {
 #ifdef __F16C__
@@ -108,8 +117,27 @@ inline void SumRows(const Row* rows, const float* weights, int64_t count, int64_
 
 inline void Store8(Float8 values, float* row) { std::memcpy(row, &values, sizeof(values)); }
 
+// The high 16 bits, after `added` went to those of finite values. NaN stays NaN.
+inline void StoreHigh8(Float8 values, Bits8 added, BFloat16* row) {
+  const Mask8 is_finite = values - values == 0, is_nan = values != values;
+  const Bits8 bits = BitsOf(values) + (added & BitsOf(is_finite));
+  const Bits8 stored = bits | (BitsOf(is_nan) & 0x400000u);
+  const HalfBits8 high = __builtin_convertvector(stored >> 16, HalfBits8);
+  std::memcpy(row, &high, sizeof(high));
+}
+// Rounds as FromFloat does.
+inline void Store8(Float8 values, BFloat16* row) {
+  StoreHigh8(values, 0x7FFFu + ((BitsOf(values) >> 16) & 1u), row);
+}
+
 template <typename T>
 inline void Store8(Float8 values, T* row) {
+#ifdef __F16C__
+  if constexpr (std::is_same_v<T, Float16>) {
+    const __m128i halves = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT);
+    return _mm_storeu_si128(reinterpret_cast<__m128i*>(row), halves);
+  }
+#endif
   for (int j = 0; j < 8; ++j) row[j] = FromFloat<T>(values[j]);
 }
 
@@ -210,7 +238,7 @@ class RowStream {
   }
 
  private:
-  static constexpr int64_t kMaxGapBytes = 512;
+  static constexpr int64_t kMaxGapBytes = 128;
 
   static int64_t Lines(int64_t bytes, int64_t shares) {
     return (bytes + 64 * shares - 1) / (64 * shares);

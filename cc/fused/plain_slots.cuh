@@ -23,10 +23,11 @@ struct PlainSlots {
 template <typename T, typename Column, int kSize>
 __device__ inline void RoundColumns(const Hyper& hyper, int64_t drawn_by, Column column,
                                     float (&values)[kSize]) {
-  const uint32_t key = __float_as_uint(hyper.rounding_key);
+  const RowRandom random(__float_as_uint(hyper.rounding_key), drawn_by);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    values[j] = RoundToNeighbour(T{}, values[j], RandomBits(key, drawn_by, column + j));
+    const uint32_t drawn = random.Draw(kDrawOfRow, static_cast<uint32_t>(column + j));
+    values[j] = RoundToNeighbour(T{}, values[j], drawn);
   }
 }
 

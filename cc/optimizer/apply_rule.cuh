@@ -71,23 +71,24 @@ __device__ inline float RoundToNeighbour(__nv_bfloat16, float value, uint32_t ra
   return RoundToBFloat16(value, random);
 }
 
-// `values` of neighbouring columns, from `column` on, of a row that is drawn by a number of
-// RowKeys, moved to neighbours in the type T at random.
+// `values` of neighbouring columns of a row, from `column` on, moved to neighbours in the type T at
+// random.
 template <typename T, int kWidth>
-__device__ void RoundStochastically(uint32_t key, int64_t drawn_by, int64_t column,
+__device__ void RoundStochastically(const RowRandom& random, int draw, int64_t column,
                                     float (&values)[kWidth]) {
 #pragma unroll 1
   for (int j = 0; j < kWidth; ++j) {
-    const uint32_t random = RandomBits(key, drawn_by, column + j);
+    const uint32_t drawn = random.Draw(draw, static_cast<uint32_t>(column + j));
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {  // registers have no index
-      if (i == j) values[i] = RoundToNeighbour(T{}, values[i], random);
+      if (i == j) values[i] = RoundToNeighbour(T{}, values[i], drawn);
     }
   }
 }
 
-__device__ inline uint32_t RoundingKey(const RuleArgs& args) {
-  return __float_as_uint(__ldg(&args.hyper->rounding_key));
+template <typename T>
+__device__ RowRandom RandomOf(const RuleArgs& args, const RuleTable<T>& table, int64_t row) {
+  return {__float_as_uint(__ldg(&args.hyper->rounding_key)), table.keys.Of(row)};
 }
 
 // Values of a slot from `at` on.
@@ -110,8 +111,7 @@ __device__ void WriteSlot(const RuleArgs& args, const RuleTable<T>& table, int k
     if (args.slot_dtype == DataType::kFloat16) return WriteColumns<__half>(slots, at, values);
   }
   if (args.stochastic_slots) {
-    RoundStochastically<__nv_bfloat16>(KeyOfSlot(RoundingKey(args), k), table.keys.Of(row), column,
-                                       values);
+    RoundStochastically<__nv_bfloat16>(RandomOf(args, table, row), k, column, values);
   }
   WriteColumns<__nv_bfloat16>(slots, at, values);
 }
@@ -140,7 +140,7 @@ struct RuleColumns {
     const int64_t column = at - row * table.dim;
     if constexpr (sizeof(T) == 2) {
       if (args.stochastic_rounding) {
-        RoundStochastically<T>(RoundingKey(args), table.keys.Of(row), column, x);
+        RoundStochastically<T>(RandomOf(args, table, row), kDrawOfRow, column, x);
       }
     }
     WriteColumns<T>(table.rows, at, x);

@@ -11,6 +11,8 @@
 
 namespace group_embedding {
 
+static_assert(kDrawOfRow >= kMaxSlots);
+
 // Applies Rule to rows of one table. T: of the rows, S: of the slots.
 template <typename Rule, typename T, typename S>
 class RowUpdater {
@@ -31,19 +33,23 @@ class RowUpdater {
 
   // gradient: [dim]
   void operator()(int64_t row, const float* gradient) const {
+    RowRandom random;
+    if constexpr (kMayRound) {
+      if (rounds_rows_ || rounds_slots_) random = RowRandom(key_, table_.keys.Of(row));
+    }
     float factor = factor_;
     if constexpr (Rule::kNeedsRow) {
-      const RowSums sums = SumRow(row, gradient);
+      const RowSums sums = SumRow(row, gradient, random);
       float slot = kHasRowSlot ? ToFloat(SlotAt(Rule::kRowSlot)[row]) : 0.0f;
       factor = Rule::Factor(hyper_, sums, dim_, &slot);
-      if constexpr (kHasRowSlot) StoreSlot(Rule::kRowSlot, slot, row, row, 0);
+      if constexpr (kHasRowSlot) StoreRowSlot(slot, row, random);
     }
     ForColumns([&](auto type, int64_t column) {
       auto columns = Load<decltype(type)>(row, column, gradient);
       if constexpr (kSumsAgain) Rule::Sum(hyper_, columns.gradient, columns.row, columns.slots);
       Rule::Update(hyper_, factor, columns.gradient, columns.row, columns.slots);
-      StoreRow(columns.row, row, column);
-      if constexpr (!Rule::kNeedsRow || kSumsAgain) StoreSlots(columns, row, column);
+      StoreRow(columns.row, row, random, column);
+      if constexpr (!Rule::kNeedsRow || kSumsAgain) StoreSlots(columns, row, random, column);
     });
   }
 
@@ -62,6 +68,7 @@ class RowUpdater {
  private:
   static constexpr int kSlots = std::max(1, Rule::kNumSlots);
   static constexpr bool kHasRowSlot = Rule::kRowSlot != kNoRowSlot;
+  static constexpr bool kMayRound = sizeof(T) == 2 || std::is_same_v<S, BFloat16>;
   // A row is computed from slots as they were before they were rounded, as on the device.
   static constexpr bool kSumsAgain = Rule::kNeedsRow && sizeof(S) == 2;
 
@@ -94,13 +101,13 @@ class RowUpdater {
     return columns;
   }
 
-  RowSums SumRow(int64_t row, const float* gradient) const {
+  RowSums SumRow(int64_t row, const float* gradient, const RowRandom& random) const {
     RowSumsOf<Float8> wide;
     RowSums sums;
     ForColumns([&](auto type, int64_t column) {
       auto columns = Load<decltype(type)>(row, column, gradient);
       const auto part = Rule::Sum(hyper_, columns.gradient, columns.row, columns.slots);
-      if constexpr (!kSumsAgain) StoreSlots(columns, row, column);
+      if constexpr (!kSumsAgain) StoreSlots(columns, row, random, column);
       if constexpr (std::is_same_v<decltype(type), float>) {
         sums.a += part.a, sums.b += part.b;
       } else {
@@ -112,51 +119,65 @@ class RowUpdater {
   }
 
   template <typename V>
-  void StoreRow(V values, int64_t row, int64_t column) const {
-    if (rounds_rows_) {
-      const int64_t drawn_by = table_.keys.Of(row);
-      values = ForEach(values, [&](float value, int64_t j) {
-        const uint32_t random = RandomBits(key_, drawn_by, column + j);
-        return std::is_same_v<T, Float16> ? RoundToFloat16(value, random)
-                                          : RoundToBFloat16(value, random);
-      });
+  void StoreRow(V values, int64_t row, const RowRandom& random, int64_t column) const {
+    T* to = RowAt(row, column);
+    if constexpr (sizeof(T) == 2) {
+      if (rounds_rows_) return StoreRounded(values, random.Draw(kDrawOfRow, From<V>(column)), to);
     }
-    StoreAs(values, RowAt(row, column));
+    StoreAs(values, to);
   }
 
   template <typename V>
-  void StoreSlots(const Columns<V>& columns, int64_t row, int64_t column) const {
-    for (int k = 0; k < Rule::kNumSlots; ++k) {
-      if (IsPerColumn(k) && SlotAt(k) != nullptr)
-        StoreSlot(k, columns.slots[k], row * dim_ + column, row, column);
-    }
-  }
-
-  // at: of the first value in the slot.
-  template <typename V>
-  void StoreSlot(int k, V values, int64_t at, int64_t row, int64_t column) const {
+  void StoreSlots(const Columns<V>& columns, int64_t row, const RowRandom& random,
+                  int64_t column) const {
+    const auto has_slot = [&](int k) { return IsPerColumn(k) && SlotAt(k) != nullptr; };
+    const int64_t at = row * dim_ + column;
     if constexpr (std::is_same_v<S, BFloat16>) {
       if (rounds_slots_) {
-        return StoreRounded(values, KeyOfSlot(key_, k), table_.keys.Of(row), column,
-                            SlotAt(k) + at);
+        for (int pair = 0; 2 * pair < Rule::kNumSlots; ++pair) {
+          const auto two = random.DrawTwo(pair, From<V>(column));
+          for (int k = 2 * pair; k < 2 * pair + 2; ++k) {
+            if (!has_slot(k)) continue;
+            StoreRounded(columns.slots[k], RowRandom::HalfOf(two, k), SlotAt(k) + at);
+          }
+        }
+        return;
       }
     }
-    StoreAs(values, SlotAt(k) + at);
+    for (int k = 0; k < Rule::kNumSlots; ++k) {
+      if (has_slot(k)) StoreAs(columns.slots[k], SlotAt(k) + at);
+    }
   }
 
-  // To what RoundToBFloat16 and StoreAs store, in loops that the compiler vectorises.
-  template <typename V>
-  static void StoreRounded(V values, uint32_t key, int64_t drawn_by, int64_t column, BFloat16* to) {
-    constexpr int kSize = sizeof(V) / sizeof(float);
-    uint32_t bits[kSize], random[kSize];
-    std::memcpy(bits, &values, sizeof(bits));
-    for (int j = 0; j < kSize; ++j) random[j] = RandomBits(key, drawn_by, column + j);
-    for (int j = 0; j < kSize; ++j) {
-      const uint32_t magnitude = bits[j] & 0x7FFFFFFFu;
-      const uint32_t not_finite = magnitude > 0x7F800000u ? bits[j] | 0x400000u : bits[j];
-      bits[j] = magnitude < 0x7F800000u ? bits[j] + random[j] : not_finite;
+  void StoreRowSlot(float value, int64_t row, const RowRandom& random) const {
+    constexpr int k = Rule::kRowSlot;
+    if constexpr (std::is_same_v<S, BFloat16>) {
+      if (rounds_slots_) return StoreRounded(value, random.Draw(k, 0u), SlotAt(k) + row);
     }
-    for (int j = 0; j < kSize; ++j) to[j].bits = static_cast<uint16_t>(bits[j] >> 16);
+    StoreAs(value, SlotAt(k) + row);
+  }
+
+  // The columns from one on: one, or eight.
+  template <typename V>
+  static auto From(int64_t column) {
+    if constexpr (std::is_same_v<V, float>)
+      return static_cast<uint32_t>(column);
+    else
+      return Bits8{0, 1, 2, 3, 4, 5, 6, 7} + static_cast<uint32_t>(column);
+  }
+
+  static void StoreRounded(float value, uint32_t random, BFloat16* to) {
+    StoreAs(RoundToBFloat16(value, random), to);
+  }
+  static void StoreRounded(float value, uint32_t random, Float16* to) {
+    StoreAs(RoundToFloat16(value, random), to);
+  }
+  static void StoreRounded(Float8 values, Bits8 random, BFloat16* to) {
+    StoreHigh8(values, random, to);
+  }
+  static void StoreRounded(Float8 values, Bits8 random, Float16* to) {
+    for (int j = 0; j < 8; ++j) values[j] = RoundToFloat16(values[j], random[j]);
+    StoreAs(values, to);
   }
 
   template <typename V, typename From>
@@ -173,15 +194,6 @@ class RowUpdater {
   template <typename To>
   static void StoreAs(Float8 values, To* to) {
     Store8(values, to);
-  }
-  template <typename Body>
-  static float ForEach(float value, const Body& body) {
-    return body(value, 0);
-  }
-  template <typename Body>
-  static Float8 ForEach(Float8 values, const Body& body) {
-    for (int j = 0; j < 8; ++j) values[j] = body(values[j], j);
-    return values;
   }
 
   static constexpr bool IsPerColumn(int k) { return k < Rule::kNumSlots && k != Rule::kRowSlot; }

@@ -15,6 +15,7 @@ from group_embedding.config import TABLE_DTYPES, check_choice
 from group_embedding.keras_compat import keras
 from group_embedding.layers import sharing
 from group_embedding.lookups.lookup_table import variable_of_all
+from group_embedding.optimizers import set_slot_dtype
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import (
     assign_rows,
@@ -86,7 +87,10 @@ def _make_table_of_rows(layer, table, dtype, placement):
         )
 
     shape = (table.num_rows, table.dim)
-    return make_table(shape, table_initializer(table), create, placement)
+    weight = make_table(shape, table_initializer(table), create, placement)
+    if table.slot_dtype is not None:
+        set_slot_dtype(weight, table.slot_dtype)
+    return weight
 
 
 def _make_keyed_table(layer, table, dtype, placement):

@@ -39,11 +39,13 @@ HYPER_NAMES = (
 
 
 class WrittenTable(NamedTuple):
-    """A variable, and its slot for each of the rule's; None: it does without. An EmbeddingVariable
-    keeps its slots itself: these stand in for them."""
+    """A variable, its slot for each of the rule's (None: it does without), and whether slots in
+    bfloat16 are rounded at random. An EmbeddingVariable keeps its slots itself: these stand in for
+    them."""
 
     variable: Any
     slots: tuple
+    rounds_slots: bool = False
 
     @property
     def is_keyed(self):
@@ -51,7 +53,8 @@ class WrittenTable(NamedTuple):
 
 
 class SlotKind(NamedTuple):
-    """The type of a table's slots, or None, and whether they are rounded at random."""
+    """The type of a table's slots, or None, as references have it; and whether they are rounded at
+    random."""
 
     dtype: Any
     is_stochastic: bool
@@ -141,13 +144,13 @@ def hyper_vector(values):
 def slot_kind(table, rule):
     """The SlotKind of a WrittenTable for a Rule; tables of several kinds need several ops."""
     slots = [slot for slot in table.slots if slot is not None]
-    if not slots or not is_resource(slots[0]):  # a reference has its type
+    if not slots:
         return SlotKind(None, False)
     if rule.slot_dtype is not None:
         return SlotKind(rule.slot_dtype, False)
     if table.is_keyed:
-        return SlotKind(table.variable.slot_dtype, table.variable.rounds_slots)
-    return SlotKind(_dtype_of(slots[0]), False)
+        return SlotKind(table.variable.slot_dtype, table.rounds_slots)
+    return SlotKind(_dtype_of(slots[0]) if is_resource(slots[0]) else None, table.rounds_slots)
 
 
 def is_resource(variable):
@@ -181,7 +184,7 @@ def _written_inputs(tables, rule):
     slots = slot_kind(tables[0], rule)
     if slots.dtype is not None:
         inputs["slot_dtype"] = slots.dtype
-        inputs["stochastic_slots"] = slots.is_stochastic
+    inputs["stochastic_slots"] = slots.is_stochastic
     return inputs
 
 

@@ -21,6 +21,7 @@ from group_embedding.optimizers.rowwise_adam import RowwiseAdam
 from group_embedding.optimizers.rules import RuleSpec as RuleSpec
 from group_embedding.optimizers.rules import v1_adam as v1_adam
 from group_embedding.optimizers.rules import v1_ftrl as v1_ftrl
+from group_embedding.optimizers.slot_types import set_slot_dtype
 from group_embedding.optimizers.trained_tables import Settings as Settings
 from group_embedding.optimizers.v1 import WrappedV1 as WrappedV1
 from group_embedding.optimizers.wrap import WRAPPED as WRAPPED
@@ -37,6 +38,7 @@ __all__ = [
     "LazyAdam",
     "RowwiseAdagrad",
     "RowwiseAdam",
+    "set_slot_dtype",
     "wrap",
 ]
 

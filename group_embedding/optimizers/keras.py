@@ -11,6 +11,12 @@ from group_embedding.lookups.lookup_table import tf_variable
 from group_embedding.optimizers.averages import Averages, is_keyed, let_callbacks_swap
 from group_embedding.optimizers.dense_variables import Decay, update_together
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask, nan_if_any
+from group_embedding.optimizers.slot_types import (
+    OfSlots,
+    check_gradients,
+    has_slot_dtype,
+    slots_made_of,
+)
 from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
@@ -19,7 +25,7 @@ from group_embedding.optimizers.trained_tables import (
     sum_rows_of_tables,
     update_tables,
 )
-from group_embedding.ranks.sharding.sharded_table import exchange_of
+from group_embedding.ranks.sharding.sharded_table import exchange_of, gather_rows
 
 _AVERAGES = "_model_variables_moving_average"
 
@@ -35,6 +41,12 @@ class _WrappedKeras:
         claim_tables(variables)
         let_callbacks_swap()
         return super().build(variables)
+
+    def save_own_variables(self, store):
+        values = [tf.convert_to_tensor(gather_rows(variable)) for variable in self.variables]
+        for i, value in enumerate(values):  # HDF5 has no bfloat16
+            is_small = value.dtype == tf.bfloat16
+            store[str(i)] = (tf.cast(value, tf.float32) if is_small else value).numpy()
 
     def _ge_averages(self, steps):
         """The averages that `use_ema` keeps of keyed tables, after so many steps; None without
@@ -79,6 +91,7 @@ class _WrappedKeras:
     def _ge_update_others(self, pairs):
         """Updates, of (gradient, variable) pairs that are no tables, those that one op updates, and
         decays the others. Returns the others."""
+        check_gradients(pairs)
         pairs = [pair for pair in pairs if not is_table_gradient(pair[0])]
         decay = None
         if self.weight_decay is not None:
@@ -141,6 +154,13 @@ class WrappedKeras2(_WrappedKeras):
 
     _ge_updated = frozenset()  # the ids of variables that stock is to leave as they are
 
+    def add_variable_from_reference(self, model_variable, variable_name, *args, **kwargs):
+        add = super().add_variable_from_reference
+        if not has_slot_dtype(model_variable, variable_name):
+            return add(model_variable, variable_name, *args, **kwargs)
+        with slots_made_of(model_variable):
+            return add(model_variable, variable_name, *args, **kwargs)
+
     def _deduplicate_sparse_grad(self, grads):
         return _map_others(super()._deduplicate_sparse_grad, grads)
 
@@ -191,6 +211,13 @@ class WrappedKeras3(_WrappedKeras):
     def build(self, variables):
         let_loss_scales_ask()  # one around this builds it first
         return super().build(variables)
+
+    def add_variable_from_reference(self, reference_variable, name=None, *args, **kwargs):
+        add = super().add_variable_from_reference
+        if not has_slot_dtype(reference_variable, name):
+            return add(reference_variable, name, *args, **kwargs)
+        with slots_made_of(reference_variable):
+            return add(OfSlots(reference_variable), name, *args, **kwargs)
 
     def _ge_updates_alone(self, gradient, variable):
         """Returns whether this variable is a table whose update needs none of the steps that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from group_embedding.optimizers.slot_types import has_slot_dtype, slots_made_of
 from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
@@ -22,6 +23,12 @@ class WrappedKerasLegacy:
         claim_tables(variable for _, variable in grads_and_vars)
         check_keyed(grads_and_vars)
         return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+    def add_slot(self, var, slot_name, *args, **kwargs):
+        if not has_slot_dtype(var, slot_name):
+            return super().add_slot(var, slot_name, *args, **kwargs)
+        with slots_made_of(var):
+            return super().add_slot(var, slot_name, *args, **kwargs)
 
     def _transform_gradients(self, grads_and_vars):
         if self.clipnorm is not None or self.global_clipnorm is not None:

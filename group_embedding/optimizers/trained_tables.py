@@ -21,6 +21,12 @@ from group_embedding.ops.group_update import (
 from group_embedding.ops.overflow import overflow
 from group_embedding.optimizers import producer
 from group_embedding.optimizers.rules import ROW_RULES, SMALL_SLOT_RULES
+from group_embedding.optimizers.slot_types import (
+    check_gradients,
+    check_slots,
+    let_train,
+    rounds_slots,
+)
 from group_embedding.ranks.sharding.replica_tables import check_trained, parts_of
 from group_embedding.ranks.sharding.sharded_table import exchange_of, sharded_table
 from group_embedding.variables import EmbeddingVariable
@@ -45,18 +51,21 @@ class Table(NamedTuple):
 
 
 def claim_tables(variables):
-    """Tells the EmbeddingVariables among `variables` that a wrapped optimizer trains them; refuses
-    tables over replicas that it was not made for."""
+    """Tells the EmbeddingVariables among `variables`, and tables with a slot_dtype, that a wrapped
+    optimizer trains them; refuses tables over replicas that it was not made for."""
     for variable in variables:
         variable = variable_of_all(variable)
         check_trained(variable)
+        let_train(variable)
         for part in parts_of(variable):
             if isinstance(part, EmbeddingVariable):
                 part._optimizer_is_wrapped = True
 
 
 def check_keyed(grads_and_vars):
-    """Refuses gradients of EmbeddingVariables that are not of rows."""
+    """Refuses gradients of EmbeddingVariables, and of tables with a slot_dtype, that are not of
+    rows."""
+    check_gradients(grads_and_vars)
     for gradient, variable in grads_and_vars:
         variable = tf_variable(variable)
         if not isinstance(variable, EmbeddingVariable) or is_table_gradient(gradient):
@@ -158,22 +167,23 @@ def update_tables(
 
 
 def _check_slots(name, tables, spec):
-    """Refuses tables whose slots are to be rounded, of rules whose slots may not be. (A maximum of
-    rounded moments, AMSGrad's, would be that of their errors.)"""
+    """Refuses tables whose slots are to be rounded, of rules whose slots may not be (a maximum of
+    rounded moments, AMSGrad's, would be that of their errors); and slots of another type than was
+    set."""
+    for table in tables:
+        check_slots(table.variable, table.slots)
     has_maximum = spec.rule == "adam" and spec.slots[2] is not None
     if not any(spec.slots) or (spec.rule in SMALL_SLOT_RULES and not has_maximum):
         return
-    for table in filter(_rounds_slots, tables):
+    for table in tables:
+        if not rounds_slots(table.variable):
+            continue
         raise ValueError(
             f"table '{table.variable.name.partition(':')[0]}': expected Adam without amsgrad, "
             "Adagrad, RowwiseAdam or RowwiseAdagrad, as slot_dtype='bfloat16' is given, got "
             f"optimizer '{name}' of rule '{spec.rule}'{' with amsgrad' if has_maximum else ''}; "
             "make the table with slot_dtype='float32'"
         )
-
-
-def _rounds_slots(table):
-    return isinstance(table.variable, EmbeddingVariable) and table.variable.rounds_slots
 
 
 def _refuse_parts_of_rows(name, tables, spec):
@@ -296,10 +306,14 @@ def _update_group(lookup_grad, tables, rule):
     """The tables of one group, by their index in it; those of one kind in one op."""
     kinds = {}
     for index, table in tables.items():
-        written = WrittenTable(table.variable, table.slots)
+        written = _written(table)
         kind = (is_resource(table.variable), slot_kind(written, rule))
         kinds.setdefault(kind, {})[index] = written
     return [group_update(lookup_grad, written, rule) for written in kinds.values()]
+
+
+def _written(table):
+    return WrittenTable(table.variable, table.slots, rounds_slots(table.variable))
 
 
 def _update_slices(tables, rule):
@@ -307,7 +321,7 @@ def _update_slices(tables, rule):
     kinds = {}
     for table in tables:
         variable = table.variable
-        written = WrittenTable(variable, table.slots)
+        written = _written(table)
         dtype = tf.as_dtype(variable.dtype).base_dtype
         kind = (dtype, is_resource(variable), variable.device, slot_kind(written, rule))
         kinds.setdefault(kind, []).append((table.gradient, written))
@@ -333,7 +347,8 @@ def _asked(plan, gradients):
 
 def _rounding_seed(tables, settings):
     seed = settings.stochastic_rounding_seed
-    return 0 if seed is None and any(map(_rounds_slots, tables)) else seed
+    rounds = any(rounds_slots(table.variable) for table in tables)
+    return 0 if seed is None and rounds else seed
 
 
 def _rounding_key(seed, step):

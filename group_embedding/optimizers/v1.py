@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from group_embedding.optimizers.slot_types import has_slot_dtype, slot_dtype_of, slots_made_of
 from group_embedding.optimizers.trained_tables import (
     Table,
     check_keyed,
@@ -26,6 +27,31 @@ class WrappedV1:
         claim_tables(variable for _, variable in grads_and_vars)
         check_keyed(grads_and_vars)
         return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+    def _zeros_slot(self, var, slot_name, op_name):
+        if not has_slot_dtype(var, slot_name):
+            return super()._zeros_slot(var, slot_name, op_name)
+        zeros = tf.compat.v1.zeros_initializer()
+        return self._get_or_make_slot_with_initializer(
+            var, zeros, var.shape, slot_dtype_of(var), slot_name, op_name
+        )
+
+    def _get_or_make_slot_with_initializer(
+        self, var, initializer, shape, dtype, slot_name, op_name
+    ):
+        make = super()._get_or_make_slot_with_initializer
+        if not has_slot_dtype(var, slot_name):
+            return make(var, initializer, shape, dtype, slot_name, op_name)
+        with slots_made_of(var):
+            return make(var, initializer, shape, slot_dtype_of(var), slot_name, op_name)
+
+    def _create_or_restore_slot_variable(self, slot_variable_position, slot_name, variable):
+        restore = super()._create_or_restore_slot_variable
+        if not has_slot_dtype(variable, slot_name):
+            return restore(slot_variable_position, slot_name, variable)
+        # Stock would make the slot in the type of the file; in a scope it waits for the optimizer.
+        with slots_made_of(variable):
+            return restore(slot_variable_position, slot_name, variable)
 
     def _prepare(self):
         super()._prepare()

@@ -85,7 +85,8 @@ def wrap(
     not depend on moves nothing.
 
     Slots are stock's, under stock's names: a checkpoint of a stock optimizer restores into a
-    wrapped one and the other way round.
+    wrapped one and the other way round. Those of a table may have another type than its rows, see
+    `set_slot_dtype`.
 
     Args:
         optimizer: a `tf.compat.v1.train` GradientDescent-, Momentum-, Adadelta-, Adagrad-, Adam-,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from group_embedding.annotations import Initializer
-from group_embedding.config import check_choice, check_int, check_number
+from group_embedding.config import SLOT_DTYPES, check_choice, check_int, check_number
 
 # {tiers, the fastest first: the word by which the ops know this storage}
 STORAGES = {
@@ -19,8 +19,6 @@ STORAGES = {
     ("dram", "disk"): "dram_ssdhash",
     ("hbm", "dram", "disk"): "hbm_dram_ssdhash",
 }
-# The types of an optimizer's slots; also the words of the ops.
-SLOT_DTYPES = ("float32", "bfloat16")
 # {what stays in the first tier: the word of the ops}
 CACHE_STRATEGIES = {"most_used": "lfu", "last_used": "lru"}
 # What goes first from a table that is full; also the words of the ops.

@@ -16,6 +16,8 @@ from group_embedding.placement import Placement, no_saved_model
 from group_embedding.ranks.exchange.interface import Exchange
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas, part_here, parts_of
 
+# Of a variable: the type in which object-based checkpoints have it, if that is not its own.
+SAVED_DTYPE = "_ge_saved_dtype"
 _MARK = "_group_embedding_shard"
 
 
@@ -183,10 +185,11 @@ class _SavedWhole:
     """
 
     def _serialize_to_tensors(self):
-        return {VARIABLE_VALUE_KEY: gather_rows(self)}
+        saved_dtype = getattr(self, SAVED_DTYPE, self.dtype)
+        return {VARIABLE_VALUE_KEY: tf.cast(gather_rows(self), saved_dtype)}
 
     def _restore_from_tensors(self, restored_tensors):
-        return assign_rows(self, restored_tensors[VARIABLE_VALUE_KEY])
+        return assign_rows(self, tf.cast(restored_tensors[VARIABLE_VALUE_KEY], self.dtype))
 
     def _export_to_saved_model_graph(self, *args, **kwargs):
         shard = sharded_table(self)

@@ -1,10 +1,12 @@
-"""Slots in bfloat16 of tables whose keys are spread over ranks."""
+"""Slots in bfloat16 of tables whose keys, or rows, are spread over ranks."""
 
 import numpy as np
 import tensorflow as tf
 
 import group_embedding as ge
 from group_embedding import exchange
+from group_embedding.ranks.sharding.make_sharded_table import make_table
+from group_embedding.ranks.sharding.sharded_table import gather_rows
 
 DIM, NUM_STEPS, BATCH, SEED = 8, 10, 48, 3
 
@@ -49,3 +51,78 @@ def test_ranks_draw_what_one_process_draws(several_ranks):
     # Then each row, which its slots moved, has the same bits
     assert together == alone
     assert len(set(alone.values())) > len(alone) / 2
+
+
+class Rows:
+    """A table by row number, of which a rank has its rows, and the optimizer that trains it."""
+
+    NUM_ROWS = 13
+
+    def __init__(self, slot_dtype):
+        start = tf.random.stateless_normal([self.NUM_ROWS, DIM], seed=[SEED, 1])
+        self.table = make_table(
+            (self.NUM_ROWS, DIM),
+            lambda shape, dtype=None: start,
+            lambda shape, initializer: tf.Variable(initializer(shape)),
+        )
+        if slot_dtype is not None:
+            ge.optimizers.set_slot_dtype(self.table, slot_dtype)
+        adam = ge.optimizers.wrap(tf.keras.optimizers.Adam(0.01))
+        self.optimizer = ge.DistributedOptimizer(adam)
+        self.checkpoint = tf.train.Checkpoint(table=self.table, optimizer=self.optimizer)
+
+    def train(self, steps):
+        num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
+        for ids in np.random.default_rng(SEED).integers(0, self.NUM_ROWS, (steps, 12, 1)):
+            with tf.GradientTape() as tape:
+                of_rank = tf.RaggedTensor.from_tensor(ids[rank::num_ranks])
+                (rows,) = ge.lookup_sparse([self.table], [of_rank], "sum")
+                loss = tf.reduce_sum((rows - 1.0) ** 2)
+            gradient = tape.gradient(loss, self.table)
+            self.optimizer.apply_gradients([(gradient, self.table)])
+        return self
+
+    def slots(self):
+        return [self.optimizer._ge_slot(name, self.table) for name in ("_momentums", "_velocities")]
+
+    def whole(self):
+        """The whole table, and its slots, in float32."""
+        return [tf.cast(gather_rows(v), tf.float32).numpy() for v in (self.table, *self.slots())]
+
+
+def train_rows(slot_dtype, folder, path=None):
+    """What ranks have of the table after a restore and three steps, and the path of their save."""
+    model = Rows(slot_dtype).train(1)
+    if path is not None:
+        model.checkpoint.read(path)
+    restored = model.whole()
+    model.train(3)
+    own = model.checkpoint.write(f"{folder}/of_{exchange.current().rank}")
+    dtypes = {slot.dtype.name for slot in model.slots()}
+    return dtypes, restored, model.whole(), own.replace(f"of_{exchange.current().rank}", "of_0")
+
+
+def train_rows_on_rank(*arguments):
+    ge.enable_distributed_strategy()
+    result = train_rows(*arguments)
+    exchange.current().barrier("written")
+    return result
+
+
+def test_rows_of_ranks_have_small_slots_and_whole_checkpoints(two_ranks, tmp_path):
+    # Given a table of small slots whose rows are spread over ranks, trained and saved
+    folders = [str(tmp_path / name) for name in ("small", "wide", "again")]
+    (dtypes, _, small, path), _ = two_ranks.run(train_rows_on_rank, "bfloat16", folders[0])
+    assert dtypes == {"bfloat16"}
+    # When one process restores it into slots of float32
+    dtypes, restored, wide, wide_path = train_rows(None, folders[1], path)
+    # Then it has all rows and slots
+    assert dtypes == {"float32"}
+    for expected, found in zip(small, restored):
+        np.testing.assert_array_equal(expected, found)
+    # And ranks restore those of float32, rounded to nearest
+    for _, restored, _, _ in two_ranks.run(train_rows_on_rank, "bfloat16", folders[2], wide_path):
+        np.testing.assert_array_equal(restored[0], wide[0])
+        for expected, found in zip(wide[1:], restored[1:]):
+            rounded = tf.cast(tf.cast(expected, tf.bfloat16), tf.float32)
+            np.testing.assert_array_equal(found, rounded)
