@@ -16,6 +16,9 @@ for a call. Ways to run it:
                the methods of `tf.keras.Model` and of `training.Model`, of SparseTensors
     compiled   `training.make_step`, a step a call
     ten        ten training steps of that model in a `tf.function` of an iterator
+    stock_fit_ten, stock_ten
+               the same two of a `tf.keras.Model` without tables: a dense layer of as many dense
+               features, by a stock Adagrad. What Keras itself costs more than ten steps
     session    a graph of TensorFlow 1
     captures   a `tf.function` that captures three variables a table and uses none of them
 
@@ -128,16 +131,46 @@ def make_model(num_tables, base, is_packed, steps_a_call):
         for t in range(num_tables)
     ]
     layer = ge.layers.GroupEmbedding(features, concat=True)
-    model = sum_of_vectors(base, layer)
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
-    model.compile(optimizer, "mse", jit_compile=False, steps_per_execution=steps_a_call)
     ids = dict(zip((feature.name for feature in features), make_ids(num_tables)))
     inputs = layer.route(ids) if is_packed else {n: i.to_sparse() for n, i in ids.items()}
-    return model, tf.data.Dataset.from_tensors((inputs, tf.zeros([SAMPLES, 1]))).repeat()
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.01))
+    return compiled(sum_of_vectors(base, layer), optimizer, steps_a_call), without_end(inputs)
+
+
+def make_stock_model(num_features, steps_a_call):
+    """The same of stock layers alone."""
+
+    class OfDenseFeatures(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(DIM)
+
+        def call(self, inputs):
+            return self.dense(tf.concat(list(inputs.values()), 1))
+
+    model = sum_of_vectors(tf.keras.Model, OfDenseFeatures())
+    inputs = {f"f{f}": tf.ones([SAMPLES, 1]) for f in range(num_features)}
+    return compiled(model, tf.keras.optimizers.Adagrad(0.01), steps_a_call), without_end(inputs)
+
+
+def compiled(model, optimizer, steps_a_call):
+    model.compile(optimizer, "mse", jit_compile=False, steps_per_execution=steps_a_call)
+    return model
+
+
+def without_end(inputs):
+    return tf.data.Dataset.from_tensors((inputs, tf.zeros([SAMPLES, 1]))).repeat()
 
 
 def by_fit(num_tables, base=tf.keras.Model, is_packed=True, steps_a_call=1, method="fit"):
-    model, data = make_model(num_tables, base, is_packed, steps_a_call)
+    return fitting(*make_model(num_tables, base, is_packed, steps_a_call), steps_a_call, method)
+
+
+def by_stock_fit_ten(num_features):
+    return fitting(*make_stock_model(num_features, TEN), TEN)
+
+
+def fitting(model, data, steps_a_call, method="fit"):
     steps_name = "steps_per_epoch" if method == "fit" else "steps"
 
     def run(steps):
@@ -169,8 +202,15 @@ def by_method(method, base):
 
 def by_ten(num_tables):
     model, data = make_model(num_tables, ge.training.Model, is_packed=False, steps_a_call=1)
-    step = ge.training.make_step(model.train_step)
+    return ten_a_call(ge.training.make_step(model.train_step), data)
 
+
+def by_stock_ten(num_features):
+    model, data = make_stock_model(num_features, steps_a_call=1)
+    return ten_a_call(model.train_step, data)
+
+
+def ten_a_call(step, data):
     @tf.function
     def ten_steps(iterator):
         return [step(next(iterator)) for _ in range(TEN)]
@@ -249,6 +289,8 @@ CALLERS = {
     "model_predict": by_method("predict", ge.training.Model),
     "compiled": by_compiled_step,
     "ten": by_ten,
+    "stock_fit_ten": by_stock_fit_ten,
+    "stock_ten": by_stock_ten,
     "session": by_session,
     "captures": by_captures,
 }

@@ -6,6 +6,8 @@ microseconds for each feature in each call, as its structure is compared with th
 
 import tensorflow as tf
 
+from group_embedding.training.calling_thread import OnCallingThread
+
 _OPTIONS = {"autograph": False, "reduce_retracing": True}
 # Steps of one function: more make its graph longer, and no step faster.
 _MOST_STEPS_A_CALL = 16
@@ -49,10 +51,11 @@ class IteratorSteps:
         outputs = []
         for taken in range(0, most, _MOST_STEPS_A_CALL):
             asked = min(most - taken, _MOST_STEPS_A_CALL)
-            batches, found = functions.next_batches(handle, asked)
-            outputs += self._take(functions, batches[: int(found)], asked)
-            if int(found) < asked:
+            batches, are_all = functions.next_batches(handle, asked)
+            if not are_all:
+                outputs += functions.step_by_step(batches)
                 break
+            outputs.append(functions.steps(batches, asked))
         if not outputs:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         return self._combine(outputs)
@@ -70,19 +73,17 @@ class IteratorSteps:
         """
         functions = self._functions_on(optionals[0].element_spec)
         self.function = functions.steps
-        batches = tuple(tf.nest.flatten(optionals, expand_composites=True))
         outputs = []
-        for taken in range(0, len(batches), _MOST_STEPS_A_CALL):
+        for taken in range(0, len(optionals), _MOST_STEPS_A_CALL):
             asked = min(most - taken, _MOST_STEPS_A_CALL)
-            outputs += self._take(functions, batches[taken : taken + asked], asked)
+            part = optionals[taken : taken + asked]
+            with tf.device("/CPU:0"):
+                batches = tf.stack(tf.nest.flatten(part, expand_composites=True))
+            if len(part) < asked:
+                outputs += functions.step_by_step(batches)
+            else:
+                outputs.append(functions.steps(batches, asked))
         return self._combine(outputs)
-
-    def _take(self, functions, batches, asked):
-        """Returns a list of what calls of steps on handles of batches return. All batches are in
-        one call if they are as many as asked for: a function of fewer would hardly be called again.
-        """
-        calls = [batches] if len(batches) == asked else [(batch,) for batch in batches]
-        return [functions.steps(call) for call in calls]
 
     def _functions_on(self, spec):
         if spec is not self._spec:  # to compare hundreds of features takes a while
@@ -95,32 +96,48 @@ class IteratorSteps:
 
 
 class _Functions:
-    """The functions of steps on batches of one structure. A batch between two of them is the
-    handle of an optional, one tensor."""
+    """The functions of steps on batches of one structure.
+
+    Batches between two of them are optionals, whose handles are the elements of one tensor: each
+    further tensor would cost the host microseconds in each call."""
 
     def __init__(self, step, combine, spec):
         self._step, self._combine = step, combine
         self._iterator_spec, self._batch_spec = tf.data.IteratorSpec(spec), tf.OptionalSpec(spec)
         self.next_step = tf.function(self._next_step, **_OPTIONS)
-        self.next_batches = tf.function(self._next_batches, **_OPTIONS)
+        # A pool's thread would be woken for each batch.
+        self.next_batches = OnCallingThread(tf.function(self._next_batches, **_OPTIONS))
         self.steps = tf.function(self._steps, **_OPTIONS)
+
+    def step_by_step(self, batches):
+        """Takes a step on each of a tensor of optional batches that has a value, one a call: a
+        function of so few steps would hardly be called again.
+
+        Returns a list of what the steps return."""
+        with tf.device("/CPU:0"):
+            handles = tf.split(batches, batches.shape[0])
+            has_value = [_from_handle(self._batch_spec, of[0]).has_value() for of in handles]
+        return [self.steps(of, 1) for of, is_there in zip(handles, has_value) if is_there]
 
     def _next_step(self, handle):
         return self._step(next(_from_handle(self._iterator_spec, handle)))
 
     def _next_batches(self, handle, count):
-        """Returns the handles of so many optional batches, and how many have a value."""
-        iterator = _from_handle(self._iterator_spec, handle)
-        batches = [iterator.get_next_as_optional() for _ in range(count)]
-        found = tf.add_n([tf.cast(batch.has_value(), tf.int32) for batch in batches])
-        return tuple(tf.nest.flatten(batches, expand_composites=True)), found
+        """Returns a tensor of so many optional batches, and whether all of them have a value."""
+        with tf.device("/CPU:0"):
+            iterator = _from_handle(self._iterator_spec, handle)
+            batches = [iterator.get_next_as_optional() for _ in range(count)]
+            handles = tf.nest.flatten(batches, expand_composites=True)
+            return tf.stack(handles), batches[-1].has_value()
 
-    def _steps(self, batches):
-        """Takes a step on each batch, one after the other."""
+    def _steps(self, batches, count):
+        """Takes a step on each of so many batches, one after the other."""
+        with tf.device("/CPU:0"):
+            handles = tf.unstack(batches, count)
         outputs = []
-        for batch in batches:
+        for handle in handles:
             with tf.device("/CPU:0"):
-                batch = _from_handle(self._batch_spec, batch).get_value()
+                batch = _from_handle(self._batch_spec, handle).get_value()
             outputs.append(self._step(batch))
         return self._combine(outputs)
 

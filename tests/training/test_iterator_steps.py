@@ -1,5 +1,7 @@
 """`fit` of `ge.training.Model` on datasets: several steps a call, ends of data, many features."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -67,6 +69,27 @@ def test_iterators_of_one_structure_share_functions():
     # Then each iterator went on where it was, and only the new structure was traced
     assert step.taken() == [1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8, 9, 7, 8, 9]
     assert traces == 3 and step.num_traces == 6
+
+
+def test_the_calling_thread_takes_batches_that_python_makes():
+    # Given a dataset whose batches another thread makes, which needs Python's lock
+    step = Summing()
+    steps = IteratorSteps(step)
+    spec = tf.TensorSpec([], tf.int64)
+    iterator = iter(tf.data.Dataset.from_generator(lambda: range(1, 12), output_signature=spec))
+
+    # When steps are taken, three a call, by the thread that makes the first call and by another
+    steps.take(iterator, 3)
+    thread = threading.Thread(target=steps.take, args=(iterator, 3))
+    thread.start()
+    thread.join(timeout=60)
+    for _ in range(2):
+        steps.take(iterator, 3)
+
+    # Then all were taken, and TensorFlow let the calling thread take the batches
+    assert step.taken() == list(range(1, 12))
+    ((_, functions),) = steps._functions
+    assert functions.next_batches.is_refused is False
 
 
 def test_an_error_of_a_batch_comes_in_its_step():
