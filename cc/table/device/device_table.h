@@ -75,8 +75,8 @@ struct DeviceKeysToLocate {
 // trains; calls that train run one after the other, on different streams too.
 //
 // Memory is allocated before kernels are enqueued. If it may be too little for all keys of the
-// call, the call waits for the stream to learn how many keys are new. A table with a budget needs no
-// more than the budget's rows; it evicts on `stream`, and the host waits for nothing.
+// call, the call waits for the stream to learn how many keys are new. A table with a budget needs
+// no more than the budget's rows; it evicts on `stream`, and the host waits for nothing.
 int64_t LocateRowsScratchBytes(const DeviceKeysToLocate* requests, int64_t num_requests,
                                Access access);
 Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, Access access,
