@@ -12,16 +12,15 @@ from tensorflow.python.ops import summary_ops_v2
 
 _EXECUTOR = "SINGLE_THREADED_EXECUTOR"
 _REFUSAL = "Single-threaded executor does not support"
-_DEVICE_TYPE = "GPU"
 
 
 class OnCallingThread:
     """Calls a `tf.function`, whose ops the calling thread runs in turn where they all are on one
-    GPU.
+    device.
 
-    By itself TensorFlow hands ops to threads of a pool. Where ops only launch kernels of a GPU,
-    waking these threads takes longer than what they do. Ops of several devices wait for each other,
-    which one thread cannot do; and ops of a CPU would run one after the other.
+    By itself TensorFlow hands ops to threads of a pool. Where ops only launch kernels of a GPU, or
+    only take batches that are there, waking these threads takes longer than what they do. Ops of
+    several devices wait for each other, which one thread cannot do.
 
     TensorFlow says where it has put the ops when it prepares a function for a kind of arguments. So
     the first calls of each kind are ordinary ones, until one for which nothing was prepared. It
@@ -30,12 +29,13 @@ class OnCallingThread:
 
     Args:
         function: the `tf.function`.
+        device_type: of that device, 'CPU' or 'GPU'. Where ops are on another, threads run them.
     """
 
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
+    def __init__(self, function: Callable[..., Any], device_type: str):
+        self._function, self._device_type = function, device_type
         self._devices = {}  # of kinds of arguments whose functions may change: lists of devices
-        self._is_on_one_gpu = {}  # of other kinds
+        self._is_on_device = {}  # of other kinds: whether their functions are on the one device
         self.is_refused = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,10 +43,10 @@ class OnCallingThread:
         if self.is_refused or summary_ops_v2._current_trace_context is not None:
             return self._function(*args, **kwargs)
         kind = _kind_of(args, kwargs)
-        is_on_one_gpu = self._is_on_one_gpu.get(kind)
-        if is_on_one_gpu is None:
+        is_on_device = self._is_on_device.get(kind)
+        if is_on_device is None:
             return self._learn(kind, args, kwargs)
-        if is_on_one_gpu:
+        if is_on_device:
             try:
                 with context.function_executor_type(_EXECUTOR):
                     return self._function(*args, **kwargs)
@@ -69,7 +69,8 @@ class OnCallingThread:
         if devices or kind not in self._devices:
             self._devices[kind] = devices
         else:
-            self._is_on_one_gpu[kind] = all(map(_is_one_gpu, self._devices.pop(kind)))
+            of_functions = self._devices.pop(kind)
+            self._is_on_device[kind] = all(_are_one(of, self._device_type) for of in of_functions)
         return outputs
 
 
@@ -92,6 +93,5 @@ def _devices_of(function):
     return {node.device for graph in function.partition_graphs for node in graph.node}
 
 
-def _is_one_gpu(devices):
-    parts = [tf.DeviceSpec.from_string(device).device_type for device in devices]
-    return parts == [_DEVICE_TYPE]
+def _are_one(devices, device_type):
+    return [tf.DeviceSpec.from_string(device).device_type for device in devices] == [device_type]

@@ -82,7 +82,7 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     compiled = CompiledStep(step)
     function = tf.function(_with_signature(step, compiled), autograph=False, reduce_retracing=True)
 
-    on_calling_thread = OnCallingThread(function)
+    on_calling_thread = OnCallingThread(function, "GPU")
 
     def choose(*args, **kwargs):
         if tf.inside_function():

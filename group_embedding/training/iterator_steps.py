@@ -106,7 +106,7 @@ class _Functions:
         self._iterator_spec, self._batch_spec = tf.data.IteratorSpec(spec), tf.OptionalSpec(spec)
         self.next_step = tf.function(self._next_step, **_OPTIONS)
         # A pool's thread would be woken for each batch.
-        self.next_batches = OnCallingThread(tf.function(self._next_batches, **_OPTIONS))
+        self.next_batches = OnCallingThread(tf.function(self._next_batches, **_OPTIONS), "CPU")
         self.steps = tf.function(self._steps, **_OPTIONS)
 
     def step_by_step(self, batches):

@@ -1,5 +1,6 @@
 """Functions whose ops the calling thread runs."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,12 +14,6 @@ from group_embedding.training import calling_thread, compiled_step
 from group_embedding.training.calling_thread import OnCallingThread
 
 
-@pytest.fixture(autouse=True)
-def on_cpus(monkeypatch):
-    """A CPU is what a GPU is elsewhere."""
-    monkeypatch.setattr(calling_thread, "_DEVICE_TYPE", "CPU")
-
-
 def executors_of(call, function):
     """The executors of the calls that `call` makes of `function`, given 1.0 each time."""
     seen = []
@@ -27,13 +22,15 @@ def executors_of(call, function):
         seen.append(context.context().function_call_options.executor_type)
         return function(x)
 
-    on_thread = OnCallingThread(recorded)
+    on_thread = OnCallingThread(recorded, "CPU")
     results = [float(call(on_thread)) for _ in range(5)]
     return seen, results, on_thread
 
 
 def test_steps_are_the_same(monkeypatch):
     # Given a compiled step whose ops only launch kernels, as on a GPU, and one that threads run
+    on_cpu = functools.partial(OnCallingThread, device_type="CPU")
+    monkeypatch.setattr(compiled_step, "OnCallingThread", lambda function, _: on_cpu(function))
     monkeypatch.setattr(compiled_step, "_only_launches", lambda: True)
     trainers, losses = [], []
     for compile_step in (ge.training.make_step, tf.function):
@@ -72,7 +69,7 @@ def test_other_devices_of_arguments_are_another_function(monkeypatch):
         seen.append((said[-1], context.context().function_call_options.executor_type))
         return add(x)
 
-    on_thread = OnCallingThread(recorded)
+    on_thread = OnCallingThread(recorded, "CPU")
     # When it is called with two kinds of arguments by turns
     for _ in range(4):
         for kind, x in (("integers", tf.constant(1)), ("floats", tf.constant(1.0))):
@@ -94,10 +91,10 @@ def test_a_function_of_two_devices_is_seen_as_one():
         return calling_thread._devices_of(SimpleNamespace(partition_graphs=graphs))
 
     # Then only the other may run on the calling thread
-    assert not calling_thread._is_one_gpu(told("CPU:0", "CPU:1"))
-    assert not calling_thread._is_one_gpu(told("GPU:0", "CPU:0"))
-    assert not calling_thread._is_one_gpu(told("GPU:0"))
-    assert calling_thread._is_one_gpu(told("CPU:0"))
+    assert not calling_thread._are_one(told("CPU:0", "CPU:1"), "CPU")
+    assert not calling_thread._are_one(told("GPU:0", "CPU:0"), "GPU")
+    assert not calling_thread._are_one(told("CPU:0"), "GPU")
+    assert calling_thread._are_one(told("GPU:0"), "GPU")
 
 
 def test_a_function_that_tensorflow_refuses_runs_once_a_call():
@@ -126,7 +123,7 @@ def test_errors_of_a_function_are_raised():
         handle = tf.raw_ops.VarHandleOp(shape=[], dtype=tf.float32, shared_name="never made")
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
 
-    on_thread = OnCallingThread(read)
+    on_thread = OnCallingThread(read, "CPU")
     on_thread(1.0)
     on_thread(1.0)
     # Then its error is raised, which is none of TensorFlow's refusals

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 from ranks.exchange import gpu_processes
-from ranks.exchange.gpu_processes import run_ranks
 from support.cases.core_runner import core
 
 TRANSPORTS = ("nccl", "peer_buffers")
@@ -76,9 +75,9 @@ def assert_same_bits(ranks, others):
             np.testing.assert_array_equal(shard, other)
 
 
-def train(num_ranks, transport, case, batches):
+def train(num_ranks, how, case, batches):
     arrays = [[as_rank(batch) for batch in of_ranks] for of_ranks in batches]
-    return run_ranks(num_ranks, gpu_processes.train, transport, case, arrays)
+    return gpu_processes.run(num_ranks, how, gpu_processes.train, case, arrays)
 
 
 def one_process(case, batches, rule="rowwise_adagrad"):

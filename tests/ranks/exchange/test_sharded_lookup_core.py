@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 from ranks.exchange import gpu_processes
-from ranks.exchange.gpu_processes import NUM_RANKS, on_gpus, run_ranks
+from ranks.exchange.gpu_processes import (
+    NUM_RANKS,
+    RANKS_OF_GPUS,
+    RANKS_OF_THREADS,
+    on_gpus,
+    run_ranks,
+)
 from ranks.exchange.sharded_lookup_cases import (
     HOTNESS,
     TRANSPORTS,
@@ -19,12 +25,13 @@ from ranks.exchange.sharded_lookup_cases import (
 
 pytestmark = pytest.mark.gpu
 
+RANKS = [*RANKS_OF_THREADS, *RANKS_OF_GPUS]
 
-@pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("transport", TRANSPORTS)
+
+@pytest.mark.parametrize("num_ranks, how", RANKS)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
-def test_training_equals_one_process(num_ranks, transport, weighted, max_norm):
+def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
     # Given batches of different sizes for each rank
     case, random = (
         draw_case(3, max_norms=[max_norm, 0, 1, 4 * max_norm, max_norm]),
@@ -36,25 +43,22 @@ def test_training_equals_one_process(num_ranks, transport, weighted, max_norm):
     ]
     expected, expected_tables = one_process(case, batches)
     # When each rank trains on its own
-    ranks = train(num_ranks, transport, case, batches)
+    ranks = train(num_ranks, how, case, batches)
     # Then they look up what one process does, and have its rows
     for got, whole in pairs(ranks, expected, expected_tables):
         np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_ranks", [pytest.param(n, marks=on_gpus(n)) for n in (2, 4)])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("num_ranks, how", [ranks for ranks in RANKS if ranks.values[0] > 1])
 @pytest.mark.parametrize("comm_dtype, precision", [("bfloat16", 2**-8), ("float16", 2**-11)])
 @pytest.mark.parametrize("num_samples", [3, 400], ids=["few_ids_a_row", "many"])
-def test_rows_and_gradients_travel_in_16_bits(
-    num_ranks, transport, comm_dtype, precision, num_samples
-):
+def test_rows_and_gradients_travel_in_16_bits(num_ranks, how, comm_dtype, precision, num_samples):
     # Given tables, and a batch for each rank
     case, random = draw_case(11, comm_dtype=comm_dtype), np.random.default_rng(12)
     batches = [[draw_batch(random, num_samples, False) for _ in range(num_ranks)]]
     ((whole,), whole_tables) = one_process(case, batches)
     # When ranks train on them
-    ranks = train(num_ranks, transport, case, batches)
+    ranks = train(num_ranks, how, case, batches)
     # Then they look up, and keep, what they would, within what 16 bits are precise to
     differences = []
     for f, expected in enumerate(whole):
@@ -79,27 +83,25 @@ def test_both_ways_give_the_same_bits(num_ranks):
     assert_same_bits(sent, written)
 
 
-@pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_ranks_look_up_the_bits_of_one_process(num_ranks, transport):
+@pytest.mark.parametrize("num_ranks, how", RANKS)
+def test_ranks_look_up_the_bits_of_one_process(num_ranks, how):
     # Given tables, and a batch for each rank
     case, random = draw_case(7), np.random.default_rng(8)
     batches = [[draw_batch(random, 25, True) for _ in range(num_ranks)]]
     together = [[joined(batches[0])]]
     # When one rank has all, and several have their parts
     ((whole,), _), *_ = train(1, "local", case, together)
-    ranks = train(num_ranks, transport, case, batches)
+    ranks = train(num_ranks, how, case, batches)
     # Then lookups are the same bits
     for f, expected in enumerate(whole):
         got = np.concatenate([looked_up[0][f] for looked_up, _ in ranks])
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("num_ranks", NUM_RANKS)
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("num_ranks, how", RANKS)
 @pytest.mark.parametrize("no_samples", [True, False])
 @pytest.mark.parametrize("max_norm", [0.0, 1.5], ids=["as_they_are", "clipped"])
-def test_a_rank_may_have_nothing_to_look_up(num_ranks, transport, no_samples, max_norm):
+def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, no_samples, max_norm):
     # Given a last rank without samples, or whose ids are all pruned
     case, random = draw_case(9, max_norms=[max_norm] * 5), np.random.default_rng(10)
     batches = [[draw_batch(random, 10, False) for _ in range(num_ranks)] for _ in range(2)]
@@ -110,7 +112,7 @@ def test_a_rank_may_have_nothing_to_look_up(num_ranks, transport, no_samples, ma
             ids[:] = -1
     expected, expected_tables = one_process(case, batches)
     # When ranks train
-    ranks = train(num_ranks, transport, case, batches)
+    ranks = train(num_ranks, how, case, batches)
     # Then that rank looks up zeros, and all have what they should
     assert all(not output.any() for step in ranks[-1][0] for output in step)
     for rank, (_, shards) in enumerate(ranks):
