@@ -239,7 +239,7 @@ def _measure_all(configs, optimizer, dtype, ranks):
     found: dict[tuple[int, str, str, bool], TableBytes] = {}
     of_table = {}
     for name, config in configs.items():
-        options = _options_of(config) or KeyedOptions()
+        options = _options_of(config) or KeyedOptions(slot_dtype=config.slot_dtype)
         kind = (config.dim, config.dtype or dtype, repr(options), config.trainable)
         if kind not in found:
             trained = optimizer if config.trainable else None

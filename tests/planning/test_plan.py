@@ -93,6 +93,19 @@ def test_bytes_of_a_table_with_slots_in_bfloat16():
             assert int(table.budget_counts().max_keys) > 1.3 * int(wide.budget_counts().max_keys)
 
 
+def test_bytes_of_a_table_by_row_number_with_slots_in_bfloat16():
+    # Given two tables that differ in the type of their slots
+    types = {"wide": None, "small": "bfloat16"}
+    tables = [ge.TableConfig(name, 100, 8, slot_dtype=of) for name, of in types.items()]
+    # When they are planned with an optimizer of one slot
+    batch = {table.name: np.arange(10)[:, None] for table in tables}
+    features = [ge.FeatureConfig(table.name, table) for table in tables]
+    found = ge.plan(features, batches=[batch], optimizer=keras.optimizers.Adagrad(0.1)).tables
+    # Then slots take 4 bytes a number, and 2
+    assert found["wide"].bytes_of_key == pytest.approx(8 * (4 + 4), rel=0.01)
+    assert found["small"].bytes_of_key == pytest.approx(8 * (4 + 2), rel=0.01)
+
+
 def test_a_frozen_table_beside_a_trained_one_of_its_shape_has_no_slots():
     # Given two tables that differ in whether they are trained
     tables = [
