@@ -177,7 +177,7 @@ def compare(core, device, library, options):
 
 
 def bytes_in_use(device):
-    """Of the GPU, beside PyTorch's."""
+    """Bytes of the GPU that are taken, beside those of PyTorch."""
     device.torch.cuda.synchronize()
     free, total = device.torch.cuda.mem_get_info()
     return total - free - device.torch.cuda.memory_reserved()
