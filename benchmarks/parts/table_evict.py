@@ -3,9 +3,10 @@
 Time: a find-or-insert of 1,048,576 different keys, of which all but a share of new ones are in each
 of three tables: ours with a budget of `--keys` keys, of which the least recent go; ours without a
 budget, with space for all; and HierarchicalKV with space for `--keys` and its LRU. Both ours are
-filled alike. The tables take turns; each call's time is by CUDA events, with the host's time hidden
-behind a spin of the GPU, or by the wall clock around a call and a wait, in every other call. An
-eviction of ours makes space for many calls, so that mean and 99th percentile count as well.
+filled alike. The tables take turns. The first half of the calls is timed by CUDA events, with the
+host's time hidden behind a spin of the GPU, the second by the wall clock around a call and a wait.
+An eviction of ours makes space for many calls (128 with 5% new keys, 16 with 40%), so that mean and
+99th percentile count as well: a half has a multiple of these.
 
 Hits: a stream of Zipf's keys through HierarchicalKV and through ours with as many keys as fit into
 the GPU memory that HierarchicalKV takes (within 1%), all counted, as seen from outside. Each
@@ -36,6 +37,7 @@ from report import print_table
 FUNCTIONS = ("find_or_insert", "find_or_insert_rows")
 EXPONENT = 1.05
 WHERE = "cuda"
+WARM_UP = 4  # calls
 POLICIES = ("least_recent", "least_frequent")
 
 
@@ -111,16 +113,16 @@ def by_clock(device, call):
 def time_calls(device, tables, function, stream, share_new, calls):
     """{(table's name, clock): milliseconds of its calls}"""
     times = {(table.name, clock): [] for table in tables for clock in ("events", "clock")}
-    warm_up = 4
-    for number in range(calls + warm_up):
+    for number in range(-WARM_UP, calls):
         keys = stream.batch(share_new)
-        turn = number // 2 % len(tables)
+        turn = number % len(tables)
+        clock = "events" if number < calls // 2 else "clock"
         for table in tables[turn:] + tables[:turn]:
             table.prepare(keys)
             call = functools.partial(getattr(table, function), keys)
-            took = by_clock(device, call) if number % 2 else device.milliseconds(call)
-            if number >= warm_up:
-                times[table.name, "clock" if number % 2 else "events"].append(took)
+            took = device.milliseconds(call) if clock == "events" else by_clock(device, call)
+            if number >= 0:
+                times[table.name, clock].append(took)
     return times
 
 
@@ -147,7 +149,7 @@ def compare(core, device, library, options):
     """Rows for each function, share of new keys and clock."""
     num_keys = options.keys
     num_new = sum(
-        int(BATCH * share) * (calls + 4) for share, calls in zip(options.new, options.calls)
+        int(BATCH * share) * (calls + WARM_UP) for share, calls in zip(options.new, options.calls)
     )
     matrix = device.normal((MATRIX_ROWS, options.dim), "float32")
     space = num_keys + len(FUNCTIONS) * num_new + BATCH
@@ -177,7 +179,7 @@ def compare(core, device, library, options):
 
 
 def bytes_in_use(device):
-    """Of the GPU, beside PyTorch's."""
+    """Bytes of the GPU that are taken, beside those of PyTorch."""
     device.torch.cuda.synchronize()
     free, total = device.torch.cuda.mem_get_info()
     return total - free - device.torch.cuda.memory_reserved()

@@ -59,6 +59,16 @@ def found_in(table):
     ids=lambda policy: policy["evict"],
 )
 def test_the_lowest_go(tiers, policy, tmp_path):
+    compare_with_a_dict(tiers, policy, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("evict", ["least_recent", "least_frequent"])
+def test_the_lowest_go_in_gpu_memory(evict, tmp_path):
+    compare_with_a_dict(["hbm"], {"evict": evict}, tmp_path)
+
+
+def compare_with_a_dict(tiers, policy, tmp_path):
     table = make(tmp_path, tiers=tiers, max_keys=80, budget_of="rank", keep_share=0.8, **policy)
     oracle = BudgetedDict(max_keys=80, keep=0.8, **policy)
     train = trainer(table)

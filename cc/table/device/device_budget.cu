@@ -40,7 +40,7 @@ Status DeviceBudget::Begin() {
   num_blocks_ = NumPlacesBlocks();
   const auto bytes_of_blocks = num_blocks_ * sizeof(int64_t);
   auto state = std::make_unique<PlacesState>();
-  for (NarrowState::Set& set : state->narrow.sets) set.lowest = ~0ULL;
+  for (NarrowState::Sample& sample : state->narrow.samples) sample.lowest = ~0ULL;
   if (cudaMalloc(&num_free_of_blocks_, bytes_of_blocks) != cudaSuccess ||
       cudaMalloc(&num_gone_of_blocks_, bytes_of_blocks) != cudaSuccess ||
       cudaMalloc(&state_, sizeof(PlacesState)) != cudaSuccess ||
@@ -77,9 +77,8 @@ void DeviceBudget::SetBatches(const std::multiset<int64_t>& batches,
   is_shared_ = is_shared_ || oldest_other_ != 0;
 }
 
-PlacesArgs DeviceBudget::ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch) {
+PlacesArgs DeviceBudget::ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch) const {
   PlacesArgs args{};
-  args.number = num_calls_++;
   args.max_keys = max_keys();
   args.low_keys = budget_.NumKept(max_keys(), 0);
   args.first = budget_.first;

@@ -45,7 +45,7 @@ class DeviceBudget {
   // The batches in flight, some of which are the call's own.
   void SetBatches(const std::multiset<int64_t>& batches, const std::vector<int64_t>& own);
   // clock: of the call. oldest_batch: of all.
-  PlacesArgs ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch);
+  PlacesArgs ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch) const;
 
   // Wait for the stream. ReadEvicted: appends the keys that went since the last call.
   BudgetCounts Counts(cudaStream_t stream) const;
@@ -59,7 +59,7 @@ class DeviceBudget {
   PlacesState* state_ = nullptr;  // in device memory, as are:
   int64_t *num_free_of_blocks_ = nullptr, *num_gone_of_blocks_ = nullptr;
   std::unique_ptr<DeviceMemory> tied_, free_, gone_, evicted_;
-  int64_t num_blocks_ = 0, num_calls_ = 0;
+  int64_t num_blocks_ = 0;
   int64_t oldest_other_ = 0;  // batch in flight beside the call's own; 0: there is none
   bool is_shared_ = false;    // there was one, in some call
   int64_t num_read_ = 0;      // of the keys that went

@@ -82,7 +82,8 @@ class DeviceHash : public EmbeddingTable {
   Status Reserve(int64_t num_keys);
 
   // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
-  // it has trained CheckFull, which waits only where Prepare found little memory left.
+  // it has trained CheckFull, after which other streams go on; it waits only where Prepare found
+  // little memory left.
   std::mutex& mutex() const { return mutex_; }
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
@@ -99,7 +100,7 @@ class DeviceHash : public EmbeddingTable {
   Status Prepare(int64_t num_keys, Access access, cudaStream_t stream,
                  const std::vector<int64_t>& own_batches = {});
   DeviceTableRef Ref() const;
-  // Of the call that is prepared, if it may exceed the budget.
+  // What the prepared call needs to make places; nothing: it cannot exceed the budget.
   const std::optional<PlacesArgs>& places() const { return places_; }
   Status CheckFull(cudaStream_t stream);
   RowCopies* snapshot() const { return snapshot_.get(); }

@@ -205,6 +205,7 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream,
   if (budget_ != nullptr) budget_->SetBatches(batches_, own_batches);
   Status status = MakeSpace(num_keys, stream);
   if (status.ok() && budget_ != nullptr) status = PreparePlaces(num_keys).In(Named(": "));
+  if (places_.has_value()) streams_.BeginAlone(stream);  // rows change hands beside no reader
   enqueued_ += num_keys;
   if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);
   return status;
@@ -248,7 +249,7 @@ Status DeviceHash::PreparePlaces(int64_t num_keys) {
   places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());
   Status status = free_rows_->Grow(places_->max_free * static_cast<int64_t>(sizeof(int64_t)));
   if (status.ok() && snapshot_ != nullptr) {
-    status = snapshot_->MakeSpace(budget_->MostToGo(num_keys) + num_keys);
+    status = snapshot_->MakeSpace(budget_->MostToGo(num_keys));
   }
   return status;
 }
@@ -324,6 +325,7 @@ void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
 }
 
 Status DeviceHash::CheckFull(cudaStream_t stream) {
+  if (places_.has_value()) streams_.EndAlone(stream);
   if (!may_be_full_) return {};
   const cudaError_t error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) return Named(std::string(": CUDA: ") + cudaGetErrorString(error));

@@ -146,7 +146,8 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, Locat
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   if (plan.HasSnapshot()) CopyBeforeLocateKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   for (const DeviceHash* table : plan.tables) {
-    if (table->snapshot() == nullptr) continue;
+    const bool copies_more = table->places().has_value();  // and reports after that
+    if (table->snapshot() == nullptr || copies_more) continue;
     if (const cudaError_t error = table->snapshot()->Report(stream)) return error;
   }
   const int64_t count = plan.num_positions();

@@ -9,6 +9,9 @@ namespace group_embedding {
 namespace {
 
 constexpr int kRowsOfWord = 32;
+constexpr int64_t kSampledWords = 4096;  // from which on one in so many groups is sampled:
+constexpr int64_t kSampleEach = 32;
+constexpr int kCount = 0, kVersion = 1, kHash = 2;
 constexpr int64_t kAlwaysFree = 0;  // the clock of a free row that no batch can hold
 
 // A launch for one table. All threads call all methods together.
@@ -51,7 +54,7 @@ class PlaceMaker {
   __device__ int64_t NumThreads() const { return p_.num_blocks * kPlaceThreads; }
   __device__ int64_t NumWords() const { return (next_row_ + kRowsOfWord - 1) / kRowsOfWord; }
 
-  // Of all threads of the launch, in whole warps: use(position, is_one), in the table's positions.
+  // Calls use(position, is_one) for the table's positions, in whole warps of all blocks.
   template <typename Use>
   __device__ void ForPositions(const Use& use) const {
     const int64_t begin = args_.table_positions[p_.table];
@@ -64,25 +67,25 @@ class PlaceMaker {
   }
 
   __device__ int64_t CountNew() const {
-    const int now = static_cast<int>(p_.number % 2);
-    if (Thread() == 0) p_.state->num_new[1 - now] = 0;
     int64_t mine = 0, of_block;
     ForPositions([&](int64_t, bool is_new) { mine += is_new; });
     BlockScan(mine, &of_block);
     if (threadIdx.x == 0 && of_block > 0) {
-      atomicAdd(&p_.state->num_new[now], static_cast<unsigned long long>(of_block));
+      atomicAdd(&p_.state->num_new, static_cast<unsigned long long>(of_block));
     }
     grid_.sync();
-    return static_cast<int64_t>(__ldcg(&p_.state->num_new[now]));
+    return static_cast<int64_t>(__ldcg(&p_.state->num_new));
   }
 
   // Calls use(word, row, is_one) in whole warps, which have the 32 rows of a word of the bits: for
-  // all rows, or those with the bit of a tie. A warp has the same rows each time.
+  // all rows, or those with the bit of a tie; of one in `each` groups of words. A warp has the same
+  // rows each time.
   template <typename Use>
-  __device__ void ForRows(bool all, const Use& use) const {
+  __device__ void ForRows(bool all, int64_t each, const Use& use) const {
     const int lane = threadIdx.x % kWarpSize;
-    const int64_t num_words = NumWords(), num_warps = NumThreads() / kWarpSize;
-    for (int64_t group = Thread() / kWarpSize; group * kWarpSize < num_words; group += num_warps) {
+    const int64_t num_words = NumWords(), stride = each * NumThreads() / kWarpSize;
+    int64_t group = each * (Thread() / kWarpSize) + each / 2;
+    for (; group * kWarpSize < num_words; group += stride) {
       const int64_t my_word = group * kWarpSize + lane;
       uint32_t mine = 0;
       if (my_word < num_words) mine = all ? ~0u : __ldcg(&p_.tied[my_word]);
@@ -104,24 +107,30 @@ class PlaceMaker {
     return info.count >= 0 && info.clock < p_.held_from;
   }
 
-  // The numbers by which keys are compared, one after the other: score, version, hash. Least
-  // recent: the score is the version.
+  // The numbers by which keys are compared, one after the other.
   __device__ static uint64_t NumberOf(const RowInfo& info, int which) {
-    if (which == 0) return static_cast<uint64_t>(info.count);
-    if (which == 1) return eviction_order::OfInteger(info.version);
+    if (which == kCount) return static_cast<uint64_t>(info.count);
+    if (which == kVersion) return eviction_order::OfInteger(info.version);
     return IndexRef::HashOf(info.key);
   }
 
   __device__ void EvictLowest(int64_t num_to_go) {
     bool all = true;  // rows are looked at, as none is known to be tied
-    int which = p_.first == EvictFirst::kLeastRecent ? 1 : 0;
+    int which = p_.first == EvictFirst::kLeastRecent ? kVersion : kCount;
     for (int64_t left = num_to_go; left > 0; ++which, all = false) {
-      const NarrowRange range = narrowing_.Find(left, [&](const auto& use) {
-        ForRows(all, [&](int64_t, int64_t row, bool is_one) {
+      const auto numbers = [&](int64_t each, const auto& use) {
+        ForRows(all, each, [&](int64_t, int64_t row, bool is_one) {
           const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, 0};
           use(NumberOf(info, which), MayGo(info));
         });
-      });
+      };
+      NumberRange likely;  // of hashes: all
+      if (which < kHash) {
+        const int64_t each = NumWords() < kSampledWords ? 1 : kSampleEach;
+        likely = narrowing_.RangeOf([&](const auto& use) { numbers(each, use); });
+      }
+      const auto all_numbers = [&](const auto& use) { numbers(1, use); };
+      const NarrowRange range = narrowing_.Find(left, all_numbers, likely);
       Evict(range, which, all);
       left = range.takes_all ? 0 : range.left;
     }
@@ -132,7 +141,7 @@ class PlaceMaker {
   __device__ void Evict(const NarrowRange& range, int which, bool all) {
     const int lane = threadIdx.x % kWarpSize;
     int64_t num_emptied = 0;
-    ForRows(all, [&](int64_t word, int64_t row, bool is_one) {
+    ForRows(all, 1, [&](int64_t word, int64_t row, bool is_one) {
       const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, INT64_MAX};
       const uint64_t number = NumberOf(info, which);
       const bool goes = MayGo(info) && range.Takes(number);
@@ -273,6 +282,8 @@ int64_t NumPlacesBlocks() {
 }
 
 cudaError_t MakePlaces(const LocateArgs& args, PlacesArgs places, cudaStream_t stream) {
+  const cudaError_t failed = cudaMemsetAsync(&places.state->num_new, 0, sizeof(uint64_t), stream);
+  if (failed != cudaSuccess) return failed;
   LocateArgs located = args;
   void* arguments[] = {&located, &places};
   return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(&MakePlacesKernel),

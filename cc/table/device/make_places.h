@@ -11,10 +11,9 @@ namespace group_embedding {
 struct LocateArgs;
 struct PlacesState;
 
-// Of a table with a budget, for one call.
+// What a call does in a table with a budget.
 struct PlacesArgs {
-  int64_t table;   // its number in the call
-  int64_t number;  // of the call
+  int64_t table;  // its number in the call
   int64_t max_keys, low_keys;
   EvictFirst first;
   int64_t held_from;   // keys trained by calls from that on stay

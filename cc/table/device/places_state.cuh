@@ -6,7 +6,7 @@
 namespace group_embedding {
 
 struct PlacesState {
-  unsigned long long num_new[2];           // of this call and, 0 by now, of the next
+  unsigned long long num_new;              // keys of the call
   int64_t num_evicted, num_without_place;  // in the table's life
   NarrowState narrow;
 };
