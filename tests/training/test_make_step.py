@@ -1,7 +1,5 @@
 """Steps that `make_step` compiles, beside the same steps in a plain `tf.function`."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +10,6 @@ from group_embedding.keras_compat import IS_KERAS_3, keras
 from group_embedding.training.compiled_step import CompiledStep
 
 SAMPLES, STEPS = 12, 100
-DISTINCT = 10  # batches: XLA compiles anew for each number of rows of which it takes a norm
 
 
 class Trainer:
@@ -65,8 +62,7 @@ def batches(count):
 def train(make, optimizer, count=STEPS):
     trainer = Trainer(optimizer())
     step = make(trainer.step)
-    repeated = itertools.islice(itertools.cycle(batches(DISTINCT)), count)
-    losses = [step(*batch).numpy() for batch in repeated]
+    losses = [step(*batch).numpy() for batch in batches(count)]
     return losses, trainer.values()
 
 
@@ -84,7 +80,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", by_day(OPTIMIZERS, ["global_clipnorm"]))
 def test_a_compiled_step_trains_as_a_plain_one(name):
-    # Given an optimizer, and batches with ids of other lengths each, for a hundred steps
+    # Given an optimizer, and a hundred batches with ids of other lengths each
     def optimizer():
         return ge.optimizers.wrap(OPTIMIZERS[name]())
 
@@ -126,6 +122,23 @@ def test_the_dense_part_is_one_program():
     for op in ("GroupEmbedding>GroupLookup", "GroupEmbedding>GroupUpdate"):
         assert types.count(op) == num_devices
     assert not {"MatMul", "Relu", "AssignSubVariableOp"} & set(types)
+
+
+@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
+def test_no_program_depends_on_how_many_rows_are_trained(clip):
+    # Given a step whose gradients are limited by norms, also those of tables
+    trainer = Trainer(ge.optimizers.wrap(keras.optimizers.SGD(0.1, **{clip: 0.1})), f"keys_{clip}")
+    batch = next(batches(1))
+    trainer.step(*batch)
+
+    # When it is compiled
+    graph = graph_of(CompiledStep(trainer.step), *batch)
+
+    # Then XLA, which compiles anew for each shape, gets tensors of the same shapes in each step
+    calls = [op for op in graph.get_operations() if "_XlaMustCompile" in op.node_def.attr]
+    shapes = [tensor.shape for op in calls for tensor in op.inputs]
+    assert len(calls) > 1 and shapes
+    assert all(shape.is_fully_defined() for shape in shapes), shapes
 
 
 def test_a_compiled_step_passes_all_tables_of_an_op_as_one_input():
