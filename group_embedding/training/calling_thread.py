@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,12 @@ from tensorflow.python.ops import summary_ops_v2
 _EXECUTOR = "SINGLE_THREADED_EXECUTOR"
 _REFUSAL = "Single-threaded executor does not support"
 _DEVICE_TYPE = "GPU"
+
+
+def ops_in_turn() -> contextlib.AbstractContextManager:
+    """In this context one thread runs the ops of a function that is called, one after the other.
+    TensorFlow refuses functions of several devices."""
+    return context.function_executor_type(_EXECUTOR)
 
 
 class OnCallingThread:
@@ -48,7 +55,7 @@ class OnCallingThread:
             return self._learn(kind, args, kwargs)
         if is_on_one_gpu:
             try:
-                with context.function_executor_type(_EXECUTOR):
+                with ops_in_turn():
                     return self._function(*args, **kwargs)
             except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
                 if _REFUSAL not in str(error):

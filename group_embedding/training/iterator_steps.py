@@ -6,7 +6,7 @@ microseconds for each feature in each call, as its structure is compared with th
 
 import tensorflow as tf
 
-from group_embedding.training.calling_thread import OnCallingThread
+from group_embedding.training.calling_thread import ops_in_turn
 
 _OPTIONS = {"autograph": False, "reduce_retracing": True}
 # Steps of one function: more make its graph longer, and no step faster.
@@ -51,7 +51,8 @@ class IteratorSteps:
         outputs = []
         for taken in range(0, most, _MOST_STEPS_A_CALL):
             asked = min(most - taken, _MOST_STEPS_A_CALL)
-            batches, are_all = functions.next_batches(handle, asked)
+            with ops_in_turn():  # a thread of the pool would be woken for each batch
+                batches, are_all = functions.next_batches(handle, asked)
             if not are_all:
                 outputs += functions.step_by_step(batches)
                 break
@@ -105,8 +106,7 @@ class _Functions:
         self._step, self._combine = step, combine
         self._iterator_spec, self._batch_spec = tf.data.IteratorSpec(spec), tf.OptionalSpec(spec)
         self.next_step = tf.function(self._next_step, **_OPTIONS)
-        # A pool's thread would be woken for each batch.
-        self.next_batches = OnCallingThread(tf.function(self._next_batches, **_OPTIONS))
+        self.next_batches = tf.function(self._next_batches, **_OPTIONS)
         self.steps = tf.function(self._steps, **_OPTIONS)
 
     def step_by_step(self, batches):
