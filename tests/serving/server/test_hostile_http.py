@@ -216,9 +216,7 @@ PADDED = b'{"pad": "' + b" " * (2 * MOST_BYTES) + b'", ' + BODY[1:]
         POST + b"Content-Length: 99999999999\r\n\r\n",
         chunked(*[PADDED[i : i + 5000] for i in range(0, len(PADDED), 5000)]),
         post(b"Content-Encoding: gzip", b"Connection: close", body=gzip.compress(PADDED)),
-        chunked(
-            gzip.compress(PADDED), fields=[b"Content-Encoding: gzip", b"Connection: close"]
-        ),
+        chunked(gzip.compress(PADDED), fields=[b"Content-Encoding: gzip", b"Connection: close"]),
     ],
     ids=["whole", "stated", "chunks", "gzip", "gzip in chunks"],
 )
