@@ -298,10 +298,10 @@ class _Levels:
             )
         rows = any(id(t) in self._has_any_rows for t in op.inputs)
         rows = rows or any(c.has_any_rows for c in self._step.inputs_of(op) if not _is_op(c))
-        is_shapeless = any(not out.shape.is_fully_defined() for out in op.outputs)
-        if rows and is_shapeless:
-            self._has_any_rows.update(map(id, op.outputs))
-            return True
+        if rows:
+            is_shapeless = any(not out.shape.is_fully_defined() for out in op.outputs)
+            self._has_any_rows.update(map(id, op.outputs) if is_shapeless else ())
+            return True  # also a sum over rows, for each number of which XLA would compile anew
         return id(op) in self._before_lookups or not is_compilable(op)
 
     def _refusal(self, op):

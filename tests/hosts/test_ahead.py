@@ -72,7 +72,11 @@ def count_crossings(ahead):
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("ahead, ways", [(False, 4), (True, 3)])
+@pytest.mark.parametrize(
+    "ahead, ways",
+    # By day `test_wire.py` counts steps that do not go ahead.
+    [pytest.param(False, 4, marks=pytest.mark.slow), (True, 3)],
+)
 def test_a_step_waits_for_the_link_once_less(make_bed, start_job, ahead, ways):
     # Given two ranks that train two tables and a dense kernel, 150 ms from each other
     bed = make_bed(2)

@@ -124,6 +124,23 @@ def test_the_dense_part_is_one_program():
     assert not {"MatMul", "Relu", "AssignSubVariableOp"} & set(types)
 
 
+@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
+def test_no_program_depends_on_how_many_rows_are_trained(clip):
+    # Given a step whose gradients are limited by norms, also those of tables
+    trainer = Trainer(ge.optimizers.wrap(keras.optimizers.SGD(0.1, **{clip: 0.1})), f"keys_{clip}")
+    batch = next(batches(1))
+    trainer.step(*batch)
+
+    # When it is compiled
+    graph = graph_of(CompiledStep(trainer.step), *batch)
+
+    # Then XLA, which compiles anew for each shape, gets tensors of the same shapes in each step
+    calls = [op for op in graph.get_operations() if "_XlaMustCompile" in op.node_def.attr]
+    shapes = [tensor.shape for op in calls for tensor in op.inputs]
+    assert len(calls) > 1 and shapes
+    assert all(shape.is_fully_defined() for shape in shapes), shapes
+
+
 def test_a_compiled_step_passes_all_tables_of_an_op_as_one_input():
     # Given a step of three tables by row, whose optimizer has a learning rate of its own each step
     tables = [tf.Variable(tf.ones([5, 2]) * (1 + t)) for t in range(3)]

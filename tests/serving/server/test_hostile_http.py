@@ -17,6 +17,7 @@ from support.servers.server_clients import http, rest, wait_for
 BODY = json.dumps({"instances": [{"x": [0, 1, 2], "n": 10}]}).encode()
 POST = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: a\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+LAST = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"  # ends the connection
 MOST_BYTES = 100_000  # of a message of the shared server
 
 
@@ -46,14 +47,14 @@ def read(connection, seconds=20):
     return text, False
 
 
-def talk(server, *parts, seconds=20):
+def talk(server, *parts):
     """Sends the parts one after the other; the answers' statuses, and whether the server closed."""
     with connect(server) as connection:
         for part in parts:
             with contextlib.suppress(OSError):
                 connection.sendall(part)
             time.sleep(0.05 if len(parts) > 1 else 0)
-        text, closed = read(connection, seconds)
+        text, closed = read(connection)
     return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d+) ", text)], closed
 
 
@@ -149,26 +150,24 @@ def test_a_million_fields_are_refused(shared):
 @pytest.mark.parametrize(
     "sent, statuses",
     [
-        (post() * 3, [200] * 3),
-        (HEALTH + post() + HEALTH, [200] * 3),
-        (post(body=b"{}") + HEALTH, [400, 200]),
-        (b"POST /nope HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nGET /" + HEALTH, [404, 200]),
-        (chunked(BODY[:5], BODY[5:]) + HEALTH, [200, 200]),
+        (post() * 2 + post(b"Connection: close"), [200] * 3),
+        (HEALTH + post() + LAST, [200] * 3),
+        (post(body=b"{}") + LAST, [400, 200]),
+        (b"POST /nope HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nGET /" + LAST, [404, 200]),
+        (chunked(BODY[:5], BODY[5:]) + LAST, [200, 200]),
     ],
     ids=["predictions", "with probes", "after an error", "after a path", "after chunks"],
 )
 def test_pipelined_requests_are_answered_in_order(shared, sent, statuses):
-    found, _ = talk(shared, sent, seconds=2)
-
-    assert found == statuses
+    assert talk(shared, sent) == (statuses, True)
 
 
 @pytest.mark.parametrize(
     "sent",
     [
         b"GET /healthz HTTP/1.0\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-        b"\r\nGET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        LAST,
+        b"\r\n" + LAST,
         b"GET http://elsewhere/healthz?a=b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
         b"GET /health%7A HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
         b"HEAD /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
@@ -216,26 +215,24 @@ PADDED = b'{"pad": "' + b" " * (2 * MOST_BYTES) + b'", ' + BODY[1:]
         post(body=PADDED),
         POST + b"Content-Length: 99999999999\r\n\r\n",
         chunked(*[PADDED[i : i + 5000] for i in range(0, len(PADDED), 5000)]),
-        post(b"Content-Encoding: gzip", body=gzip.compress(PADDED)),
-        chunked(gzip.compress(PADDED), fields=[b"Content-Encoding: gzip"]),
+        post(b"Content-Encoding: gzip", b"Connection: close", body=gzip.compress(PADDED)),
+        chunked(gzip.compress(PADDED), fields=[b"Content-Encoding: gzip", b"Connection: close"]),
     ],
     ids=["whole", "stated", "chunks", "gzip", "gzip in chunks"],
 )
 def test_a_body_above_the_limit_is_refused(shared, sent):
-    found, _ = talk(shared, sent, seconds=2)
-
-    assert found == [413]
+    assert talk(shared, sent) == ([413], True)
     assert rest(shared, "/v1/models/m:predict", json.loads(BODY))[0] == 200
 
 
 def test_bodies_that_are_deflated(shared):
-    # When requests come as gzip, and as what is none
-    right, _ = talk(shared, post(b"Content-Encoding: gzip", body=gzip.compress(BODY)), seconds=2)
-    wrong, _ = talk(shared, post(b"Content-Encoding: gzip"), seconds=2)
-    cut, _ = talk(shared, post(b"Content-Encoding: gzip", body=gzip.compress(BODY)[:-9]), seconds=2)
+    # When requests come as gzip, as what is none, and as a part of one
+    bodies = (gzip.compress(BODY), BODY, gzip.compress(BODY)[:-9])
+    fields = (b"Content-Encoding: gzip", b"Connection: close")
+    found = [talk(shared, post(*fields, body=body)) for body in bodies]
 
     # Then the first is answered
-    assert (right, wrong, cut) == ([200], [400], [400])
+    assert found == [([200], True), ([400], True), ([400], True)]
 
 
 def test_an_answer_is_deflated_for_clients_that_say_so(shared):
@@ -361,6 +358,4 @@ def test_readiness_ends_with_the_signal_to_stop(start, model, tmp_path):
 def test_nesting_is_bounded_by_the_limit_alone(shared):
     deep = b'{"instances": ' + b"[" * 40_000 + b"]" * 40_000 + b"}"
 
-    found, _ = talk(shared, post(body=deep), seconds=5)
-
-    assert found == [400]
+    assert talk(shared, post(b"Connection: close", body=deep)) == ([400], True)

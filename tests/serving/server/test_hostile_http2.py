@@ -76,8 +76,13 @@ def test_a_plain_call(shared):
 )
 @pytest.mark.parametrize("kilobytes", [9, 15, 40])
 def test_an_odd_field_and_many_others(shared, head, kilobytes):
-    for stream in range(1, 20, 2):
-        with h2.Connection(shared.grpc_port, seconds=2) as connection:
+    # Given ten connections with a head each, in several frames
+    streams = range(1, 20, 2)
+    with contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(h2.Connection(shared.grpc_port, seconds=2)) for _ in streams
+        ]
+        for stream, connection in zip(streams, connections):
             padding = b"".join(h2.field(b"x%d" % i, b"a" * 1000) for i in range(kilobytes))
             first, rest = (head + padding)[:8000], (head + padding)[8000:]
             connection.send(h2.frame(h2.HEADERS, 0, stream, first))
@@ -85,7 +90,13 @@ def test_an_odd_field_and_many_others(shared, head, kilobytes):
                 part, rest = rest[:8000], rest[8000:]
                 flags = 0 if rest else h2.END_HEADERS
                 connection.send(h2.frame(h2.CONTINUATION, flags, stream, part))
-            connection.answer(stream, 0.2)
+
+        # When the server has had time for all
+        end = time.monotonic() + 0.4
+        for stream, connection in zip(streams, connections):
+            connection.answer(stream, max(0.02, end - time.monotonic()))
+
+    # Then it answers others
     assert answers(shared)
 
 
