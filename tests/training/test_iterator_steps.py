@@ -77,18 +77,19 @@ def test_one_thread_takes_batches_that_python_makes():
     step = Summing()
     steps = IteratorSteps(step)
     spec = tf.TensorSpec([], tf.int64)
-    iterator = iter(tf.data.Dataset.from_generator(lambda: range(1, 12), output_signature=spec))
+    iterator = iter(tf.data.Dataset.from_generator(lambda: range(1, 15), output_signature=spec))
 
-    # When steps are taken, three a call, by the thread that makes the first call and by another
-    steps.take(iterator, 3)
+    # When steps are taken, three a call, by the thread that makes the first calls and by another
+    for _ in range(2):
+        steps.take(iterator, 3)
     ((_, functions),) = steps._functions
-    next_batches, executors = functions.next_batches, []
+    next_batches, executors = functions.next_batches._function, []
 
     def note_executor(*args):
         executors.append(context.context().function_call_options.executor_type)
         return next_batches(*args)
 
-    functions.next_batches = note_executor
+    functions.next_batches._function = note_executor
     thread = threading.Thread(target=steps.take, args=(iterator, 3))
     thread.start()
     thread.join(timeout=60)
@@ -96,7 +97,7 @@ def test_one_thread_takes_batches_that_python_makes():
         steps.take(iterator, 3)
 
     # Then all were taken, in order, and no thread was woken for each batch
-    assert step.taken() == list(range(1, 12))
+    assert step.taken() == list(range(1, 15))
     assert executors == 3 * ["SINGLE_THREADED_EXECUTOR"]
 
 
