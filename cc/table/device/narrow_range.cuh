@@ -127,7 +127,7 @@ class Narrowing {
       return number > likely.highest ? kLast
                                      : 1 + static_cast<int>((number - likely.lowest) >> shift);
     }
-    // Of the numbers in `range`.
+    // The numbers of the range that are in the bin.
     __device__ NumberRange RangeOfBin(int bin, const NarrowRange& range) const {
       if (bin == 0) return {range.lowest, likely.lowest - 1};
       if (bin == kLast) return {likely.highest + 1, range.highest};
