@@ -138,7 +138,7 @@ def make_model(num_tables, base, is_packed, steps_a_call):
 
 
 def make_stock_model(num_features, steps_a_call):
-    """The same of stock layers alone."""
+    """Ten steps of stock layers in one call."""
 
     class OfDenseFeatures(tf.keras.layers.Layer):
         def __init__(self):

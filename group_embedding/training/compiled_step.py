@@ -13,8 +13,8 @@ import tensorflow as tf
 from group_embedding.ops.deferred import deferring
 from group_embedding.optimizers.loss_scale import let_loss_scales_ask
 from group_embedding.ranks.exchange.active import current
-from group_embedding.training.calling_thread import OnCallingThread
 from group_embedding.training.deferred_lookup import defer_lookup
+from group_embedding.training.one_thread import OnOneThread
 from group_embedding.training.split_step import SplitStep
 from group_embedding.training.steps_ahead import StepsAhead
 
@@ -82,12 +82,12 @@ def make_step(step: Callable[..., Any]) -> Callable[..., Any]:
     compiled = CompiledStep(step)
     function = tf.function(_with_signature(step, compiled), autograph=False, reduce_retracing=True)
 
-    on_calling_thread = OnCallingThread(function, "GPU")
+    on_one_thread = OnOneThread(function, "GPU")
 
     def choose(*args, **kwargs):
         if tf.inside_function():
             return compiled(*args, **kwargs)
-        return (on_calling_thread if _only_launches() else function)(*args, **kwargs)
+        return (on_one_thread if _only_launches() else function)(*args, **kwargs)
 
     call = tf.autograph.experimental.do_not_convert(_with_signature(step, choose))
     call.get_concrete_function = function.get_concrete_function

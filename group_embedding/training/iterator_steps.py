@@ -6,7 +6,7 @@ microseconds for each feature in each call, as its structure is compared with th
 
 import tensorflow as tf
 
-from group_embedding.training.calling_thread import OnCallingThread
+from group_embedding.training.one_thread import OnOneThread
 
 _OPTIONS = {"autograph": False, "reduce_retracing": True}
 # Steps of one function: more make its graph longer, and no step faster.
@@ -106,7 +106,7 @@ class _Functions:
         self._iterator_spec, self._batch_spec = tf.data.IteratorSpec(spec), tf.OptionalSpec(spec)
         self.next_step = tf.function(self._next_step, **_OPTIONS)
         # A pool's thread would be woken for each batch.
-        self.next_batches = OnCallingThread(tf.function(self._next_batches, **_OPTIONS), "CPU")
+        self.next_batches = OnOneThread(tf.function(self._next_batches, **_OPTIONS), "CPU")
         self.steps = tf.function(self._steps, **_OPTIONS)
 
     def step_by_step(self, batches):

@@ -163,7 +163,7 @@ def test_columns_rows_and_steps_are_independent(names):
         for rows in (1, 2, 64, 4096, 2**16, 2**31, 2**32, 2**62):
             assert_independent(drawn, draw(names, of=of, rows=rows))
         for bit in range(0, 32, 3):
-            # Then nothing is told from one to the other
+            # Then one says nothing of the other
             assert_independent(drawn, draw(names, key=STEP ^ 1 << bit, of=of))
 
 

@@ -1,7 +1,7 @@
 // The ids of all ranks on each rank, for owners that combine rows (sums_lookup.h).
 //
-// A rank's batch travels whole. Of what arrived, the samples of the features that this rank serves
-// are put behind each other, rank after rank, as one batch that the fused lookup and update take.
+// A rank's batch travels whole. The samples of the features that this rank serves are put behind
+// each other, rank after rank, as one batch that the fused lookup and update take.
 // Where this rank has some of a table's rows, their numbers become local ones, and other ids are
 // outside the table.
 #pragma once

@@ -16,7 +16,7 @@ from group_embedding.placement import Placement, no_saved_model
 from group_embedding.ranks.exchange.interface import Exchange
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas, part_here, parts_of
 
-# Of a variable: the type in which object-based checkpoints have it, if that is not its own.
+# The type in which object-based checkpoints have a variable, if that is not its own.
 SAVED_DTYPE = "_ge_saved_dtype"
 _MARK = "_group_embedding_shard"
 

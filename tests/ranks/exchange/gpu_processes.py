@@ -48,7 +48,7 @@ def run_ranks(num_ranks, function, *args):
 
 
 class ThreadOfRanks:
-    """What functions of ranks get where these are threads that share a GPU."""
+    """A rank that is a thread and shares a GPU with others, as functions of ranks take it."""
 
     def __init__(self, communicator):
         self.rank, self.num_ranks = communicator.rank, communicator.num_ranks
@@ -153,7 +153,7 @@ def device(array):
 
 
 def first_slots(tables, rule):
-    """Of each table, Adagrad's sums: one a row where the rule is row-wise."""
+    """Adagrad's sums for each table: one a row where the rule is row-wise."""
     return [np.full_like(t[:, 0] if rule == "rowwise_adagrad" else t, 0.1) for t in tables]
 
 
@@ -241,7 +241,7 @@ class SumsRun(ShardedRun):
 
 
 def part_of_rank(table, owner, rank, num_ranks):
-    """What a rank has of a table."""
+    """A rank's part of a table."""
     if owner == BY_ROWS:
         return table[rank::num_ranks]
     if owner == BY_COLUMNS:
@@ -320,7 +320,7 @@ def train_in_little_memory(meeting, case, batches):
 
 
 def train_by_sums(meeting, how, case, batches):
-    """As `train`, of tables whose owners combine rows."""
+    """Does what `train` does, with tables whose owners combine rows."""
     return train(meeting, how, case, batches, SumsRun)
 
 

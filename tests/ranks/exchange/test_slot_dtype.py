@@ -91,7 +91,7 @@ class Rows:
 
 
 def train_rows(slot_dtype, folder, path=None):
-    """What ranks have of the table after a restore and three steps, and the path of their save."""
+    """The ranks' parts of the table after a restore and three steps, and the path of their save."""
     model = Rows(slot_dtype).train(1)
     if path is not None:
         model.checkpoint.read(path)

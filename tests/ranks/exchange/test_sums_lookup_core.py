@@ -23,8 +23,8 @@ from ranks.exchange.sharded_lookup_cases import (
 
 pytestmark = pytest.mark.gpu
 
-# Of tables of dims 8, 4, 3, 128 and 1, whose features have combiners sum, mean, sqrtn, sum and
-# mean, and sum.
+# The owners of tables of dims 8, 4, 3, 128 and 1, whose features have combiners sum, mean, sqrtn,
+# sum and mean, and sum.
 OWNERS = {
     "whole": [0, 1, 2, 3, 4],
     "rows": [BY_ROWS] * 5,
@@ -60,7 +60,7 @@ def parts(case, ranks, tables):
 
 
 def lookups(ranks, steps):
-    """What all ranks looked up of each feature, beside what one process does."""
+    """The outputs of all ranks for each feature, each beside that of one process."""
     for step, whole in enumerate(steps):
         for f, expected in enumerate(whole):
             yield np.concatenate([looked_up[step][f] for looked_up, _ in ranks]), expected
@@ -150,7 +150,7 @@ def test_a_bad_id_of_one_rank_is_an_error_on_all(num_ranks, how):
     ranks = gpu_processes.run(
         num_ranks, how, gpu_processes.bad_ids_by_sums, case, as_rank(bad), as_rank(good)
     )
-    # Then each is told of the rank and the feature, and the second lookup is right
+    # Then errors on all name the rank and the feature, and the second lookup is right
     for told, looked_up in ranks:
         (said,) = told
         assert "rank 0" in said and "feature '3'" in said and "5000" in said, said

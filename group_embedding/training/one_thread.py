@@ -1,4 +1,4 @@
-"""Functions whose ops are run by the thread that calls them."""
+"""Functions whose ops are run by one thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from tensorflow.python.ops import summary_ops_v2
 
 _EXECUTOR = "SINGLE_THREADED_EXECUTOR"
 _REFUSAL = "Single-threaded executor does not support"
+# Ops by which a device hands over arguments: it waits for no other.
+_HANDING_OVER = {"_Arg", "Const", "Identity", "NoOp", "_Send", "_HostSend"}
 
 
-class OnCallingThread:
-    """Calls a `tf.function`, whose ops the calling thread runs in turn where they all are on one
-    device.
+class OnOneThread:
+    """Calls a `tf.function`, whose ops one thread runs in turn where they all are on one device,
+    and others at most hand over arguments.
 
     By itself TensorFlow hands ops to threads of a pool. Where ops only launch kernels of a GPU, or
     only take batches that are there, waking these threads takes longer than what they do. Ops of
-    several devices wait for each other, which one thread cannot do.
+    several devices that wait for each other would wait for ever.
 
     TensorFlow says where it has put the ops when it prepares a function for a kind of arguments. So
     the first calls of each kind are ordinary ones, until one for which nothing was prepared. It
@@ -34,7 +36,7 @@ class OnCallingThread:
 
     def __init__(self, function: Callable[..., Any], device_type: str):
         self._function, self._device_type = function, device_type
-        self._devices = {}  # of kinds of arguments whose functions may change: lists of devices
+        self._parts = {}  # of kinds of arguments whose functions may change
         self._is_on_device = {}  # of other kinds: whether their functions are on the one device
         self.is_refused = False
 
@@ -65,17 +67,18 @@ class OnCallingThread:
         finally:
             metadata = collecting.export_run_metadata()
             collecting.disable_graph_collection()
-        devices = [_devices_of(function) for function in metadata.function_graphs]
-        if devices or kind not in self._devices:
-            self._devices[kind] = devices
+        parts = [_parts_of(function) for function in metadata.function_graphs]
+        if parts or kind not in self._parts:
+            self._parts[kind] = parts
         else:
-            of_functions = self._devices.pop(kind)
-            self._is_on_device[kind] = all(_are_one(of, self._device_type) for of in of_functions)
+            of_functions = self._parts.pop(kind)
+            self._is_on_device[kind] = all(_is_on(self._device_type, of) for of in of_functions)
         return outputs
 
 
 def _kind_of(args, kwargs):
-    """What TensorFlow prepares a function for, but for shapes, on which devices do not depend."""
+    """Returns the types and devices of arguments. TensorFlow prepares a function for these, and for
+    shapes, on which devices do not depend."""
     leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
     return tuple(map(_kind_of_leaf, leaves))
 
@@ -88,10 +91,18 @@ def _kind_of_leaf(leaf):
     return type(leaf), str(leaf)
 
 
-def _devices_of(function):
-    """The devices of the parts into which TensorFlow has cut a function."""
-    return {node.device for graph in function.partition_graphs for node in graph.node}
+def _parts_of(function):
+    """The parts into which TensorFlow has cut a function: devices and types of ops of each."""
+    return [
+        ({node.device for node in graph.node}, {node.op for node in graph.node})
+        for graph in function.partition_graphs
+    ]
 
 
-def _are_one(devices, device_type):
-    return [tf.DeviceSpec.from_string(device).device_type for device in devices] == [device_type]
+def _is_on(device_type, parts):
+    """Returns whether one part does all work, on a device of this type."""
+    working = [devices for devices, ops in parts if not ops <= _HANDING_OVER]
+    if len(working) != 1 or len(working[0]) != 1:
+        return False
+    (device,) = working[0]
+    return tf.DeviceSpec.from_string(device).device_type == device_type
