@@ -2,7 +2,7 @@
 
 $ python examples/train_by_turns.py
 $ python examples/train_by_turns.py --model features --turns 30
-$ python examples/train_by_turns.py --model many
+$ python examples/train_by_turns.py --model many --model dlrm
 $ python examples/train_by_turns.py --inputs in-step
 
 Inputs are made ahead for both: stock layers get SparseTensors from memory, grouped ones packed ids.
@@ -35,7 +35,7 @@ MODELS = {
         "DLRM of 26 features, 13 numbers", samples.spread_rows(26, 10, 1_000_000), 1, 13, 2048
     ),
 }
-BY_ITSELF = ("features", "dlrm")  # of MODELS
+BY_ITSELF = ("many", "dlrm")  # of MODELS
 TRAINING, TESTING = 40, 8  # batches in memory
 
 
@@ -52,7 +52,7 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=MODELS, action="append", help="default: features, dlrm")
+    parser.add_argument("--model", choices=MODELS, action="append", help="default: many, dlrm")
     parser.add_argument("--turns", type=int, default=10, help="of ten steps (default: 10)")
     parser.add_argument("--inputs", choices=("ahead", "in-step"), default="ahead")
     parser.add_argument("--folder", type=Path, default=Path("runs/by_turns"))
