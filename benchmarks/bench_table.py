@@ -17,5 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from report import run_part
 
 if __name__ == "__main__":
-    parts = ("gpu", "evict", "cpu", "growth", "find", "budget", "plan", "slots", "update")
-    run_part("table", parts, __doc__)
+    run_part(
+        "table",
+        ("gpu", "evict", "cpu", "growth", "find", "budget", "plan", "slots", "update"),
+        __doc__,
+    )
