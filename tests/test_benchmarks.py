@@ -105,6 +105,7 @@ def test_benchmark_runs(text, tmp_path):
     assert any(line.split()[:1] == headings[0].split()[:1] for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_auc_with_small_slots_is_measured(tmp_path):
     # Given a few clicks
     rows = [[n % 2, *range(13), *(f"{n * k % 9:08x}" for k in range(26))] for n in range(100)]
