@@ -180,20 +180,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+std::vector<int64_t> FirstSamples(const Group& group) {
+  std::vector<int64_t> first;
+  for (int64_t f = 0; f < group.num_features; ++f) first.push_back(group.features[f].first_sample);
+  return first;
+}
+
 // Sends what the kernels above need of features, and launches a warp for each sample.
 template <typename Launch>
 cudaError_t ForSamples(const Group& group, const std::vector<int64_t>& num_rows, void* scratch,
                        cudaStream_t stream, const Launch& launch) {
   if (group.batch.num_samples == 0) return cudaSuccess;
   std::vector<CheckedFeature> features;
-  std::vector<int64_t> first;
   for (int64_t f = 0; f < group.num_features; ++f) {
     const Feature& feature = group.features[f];
     features.push_back({feature.first_sample, num_rows[feature.table], feature.combiner});
-    first.push_back(feature.first_sample);
   }
   DeviceArrays arrays(scratch);
-  const int64_t* first_samples = arrays.Add(first);
+  const int64_t* first_samples = arrays.Add(FirstSamples(group));
   const CheckedFeature* checked = arrays.Add(features);
   const cudaError_t sent = arrays.Send(stream);
   if (sent != cudaSuccess) return sent;
@@ -201,12 +205,6 @@ cudaError_t ForSamples(const Group& group, const std::vector<int64_t>& num_rows,
       std::min((group.batch.num_samples + kWarps - 1) / kWarps, 16 * NumMultiprocessors());
   launch(static_cast<unsigned>(num_blocks), checked, first_samples);
   return cudaGetLastError();
-}
-
-std::vector<int64_t> FirstSamples(const Group& group) {
-  std::vector<int64_t> first;
-  for (int64_t f = 0; f < group.num_features; ++f) first.push_back(group.features[f].first_sample);
-  return first;
 }
 
 }  // namespace

@@ -161,14 +161,6 @@ Combiner SumsLookup::CombinerOf(int64_t feature) const {
   return AddsRanks(feature) ? Combiner::kSum : features_[feature].combiner;
 }
 
-std::vector<Combiner> SumsLookup::combiners() const {
-  std::vector<Combiner> combiners;
-  for (int64_t p = 0; p < layout_.num_parts(); ++p) {
-    combiners.push_back(CombinerOf(p % layout_.num_tables()));
-  }
-  return combiners;
-}
-
 std::vector<Feature> SumsLookup::FeaturesOfRanks() const {
   std::vector<Feature> features;
   int64_t first_sample = 0;

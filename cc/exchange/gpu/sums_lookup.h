@@ -86,9 +86,6 @@ class SumsLookup {
   // those of this rank's batch: own, [num_ids].
   void ReturnWeightGradients(const float* of_all, float* own, cudaStream_t stream);
 
-  // [num_ranks * num_features] the combiners that gathered() is looked up and updated with.
-  std::vector<Combiner> combiners() const;
-
   // Bytes that this rank sent to other ranks in the last step.
   int64_t sent_bytes() const { return sent_bytes_; }
 
