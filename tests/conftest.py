@@ -23,10 +23,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 import hypothesis
-import numpy as np
 import pytest
 from support.servers.shared_server import shared_server
-from support.session import schedule, tiers
+from support.session import schedule, seeds, tiers
 from support.session.durations import BUDGET, Durations, send_budget
 from support.session.folders import remove_folders
 from support.session.leftovers import Leftovers
@@ -198,13 +197,11 @@ def _locked(path, how):
 
 
 @pytest.fixture(autouse=True)
-def seeds():
-    """Random numbers start anew: Python's, NumPy's and, where it is imported, TensorFlow's."""
-    random.seed(SEED)
-    np.random.seed(SEED)
+def started_seeds():
+    """Random numbers of every test start anew, and TensorFlow multiplies in float32."""
+    seeds.start(SEED)
     tf = sys.modules.get("tensorflow")
     if tf is not None:
-        tf.random.set_seed(SEED)
         tf.config.experimental.enable_tensor_float_32_execution(False)  # XLA's, too
 
 

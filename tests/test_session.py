@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.session import changed, durations, schedule, tiers
+from support.session import changed, durations, schedule, seeds, tiers
 
 HERE = Path(__file__).parent
 
@@ -253,6 +253,22 @@ def test_tests_of_ranks_come_first_and_together_in_any_order():
         assert sorted(order) == sorted(names)
         units = [schedule.unit_of(name) for name in order]
         assert sum(one != other for one, other in zip(units, units[1:])) == 2
+
+
+def test_initial_values_of_a_test_do_not_depend_on_the_tests_before_it():
+    # Given tests that seeded Keras, and one that did not
+    keras = pytest.importorskip("keras")
+    values = []
+    for seed_of_another_test in (1, 2, None):
+        if seed_of_another_test is not None:
+            keras.utils.set_random_seed(seed_of_another_test)
+        # When a test starts, and makes a layer
+        seeds.start(7)
+        layer = keras.layers.Dense(4)
+        layer.build((None, 3))
+        values.append(layer.get_weights()[0].tolist())
+    # Then the layer starts with the same weights
+    assert values[0] == values[1] == values[2]
 
 
 def test_a_covering_of_a_product_has_each_value_and_each_pair():

@@ -140,7 +140,7 @@ def test_a_canned_estimator_trains_tables_found_by_key(grouped, root, make_optim
         user = ge.categorical_column_with_embedding("user", tf.int64)
         column = tf.feature_column.embedding_column(user, 4)
     estimator = root.estimator.DNNClassifier(
-        [8],
+        [32],  # so many that some are above zero for each user
         [column],
         str(tmp_path / "model"),
         optimizer=lambda: ge.optimizers.wrap(make_optimizer()),
