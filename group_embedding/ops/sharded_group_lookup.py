@@ -38,20 +38,29 @@ class NcclRanks(NamedTuple):
     )
 
 
-def sharded_group_lookup(
-    group, batch, concat, num_rows, ranks, description, comm_dtype, gradient_scale
-):
+class Exchange(NamedTuple):
+    """How a lookup exchanges rows, or sums of rows, and their gradients."""
+
+    ranks: NcclRanks
+    num_rows: list[int]  # of each whole table; not used for keyed tables
+    description: str  # lists the lookup's tables and features, the same on all ranks
+    comm_dtype: tf.DType  # of what is on its way between ranks
+    gradient_scale: float  # the factor of a rank's gradients before all ranks' are added
+
+    def attrs(self):
+        """The attributes of the op."""
+        attrs = self._asdict()
+        return attrs.pop("ranks")._asdict() | attrs
+
+
+def sharded_group_lookup(group, batch, concat, exchange):
     """Looks a batch up in tables of one dtype that are spread over ranks.
 
     Args:
         group: an `ops.lookup_group.LookupGroup` with this rank's rows of each table; keyed ones
             where the batch has no weights.
         batch, concat: as for `ops.group_lookup.group_lookup`, with ids and keys of all ranks' rows.
-        num_rows: of each whole table; not used for keyed tables.
-        ranks: NcclRanks.
-        description: a text that lists the lookup's tables and features, the same on all ranks.
-        comm_dtype: of rows and gradients on their way between ranks.
-        gradient_scale: the factor of a rank's gradients before all ranks' are added.
+        exchange: Exchange.
 
     Returns:
         As `ops.group_lookup.group_lookup`.
@@ -70,11 +79,7 @@ def sharded_group_lookup(
         num_outputs=1 if concat else len(group.names),
         concat=concat,
         weighted=batch.weighted,
-        num_rows=num_rows,
-        gradient_scale=gradient_scale,
-        description=description,
-        comm_dtype=comm_dtype,
-        **ranks._asdict(),
+        **exchange.attrs(),
     )
     return in_order(lambda order: make(order=order)).outputs
 

@@ -21,26 +21,21 @@ BY_COLUMNS, BY_ROWS = -1, -2
 """Owners of a table of which each rank has a part, beside the rank that has all of it."""
 
 
-def sums_group_lookup(
-    group, batch, concat, num_rows, owners, ranks, description, comm_dtype, gradient_scale
-):
+def sums_group_lookup(group, batch, concat, exchange, owners):
     """Looks a batch up in tables of one dtype whose owners combine rows.
 
     Args:
         group: an `ops.lookup_group.LookupGroup` with this rank's part of each table, none keyed.
         batch, concat: as for `ops.group_lookup.group_lookup`, with ids of all ranks' rows.
-        num_rows: of each whole table.
+        exchange: an `ops.sharded_group_lookup.Exchange`.
         owners: of each table, the rank that has all of it, BY_COLUMNS or BY_ROWS.
-        ranks: an `ops.sharded_group_lookup.NcclRanks`.
-        description, comm_dtype, gradient_scale: as for
-            `ops.sharded_group_lookup.sharded_group_lookup`, of sums and their gradients.
 
     Returns:
         As `ops.group_lookup.group_lookup`.
     """
     whole = group.attrs()
     whole["dims"] = [
-        dim * ranks.num_ranks if owner == BY_COLUMNS else dim
+        dim * exchange.ranks.num_ranks if owner == BY_COLUMNS else dim
         for dim, owner in zip(whole["dims"], owners)
     ]
     make = functools.partial(
@@ -52,12 +47,8 @@ def sums_group_lookup(
         num_outputs=1 if concat else len(group.names),
         concat=concat,
         weighted=batch.weighted,
-        num_rows=num_rows,
         owners=owners,
-        gradient_scale=gradient_scale,
-        description=description,
-        comm_dtype=comm_dtype,
-        **ranks._asdict(),
+        **exchange.attrs(),
     )
     return in_order(lambda order: make(order=order)).outputs
 

@@ -1,17 +1,12 @@
-"""`ge.place_tables`: where each table of a model lies over ranks and hosts, chosen by bytes."""
+"""The placements that each table of a model may have, the bytes that each sends, and the choice."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from group_embedding.config import FeatureConfig
-from group_embedding.optimizers.rules import ROW_RULES
 from group_embedding.placement import (
     AUTO,
     COLUMNS,
@@ -27,27 +22,18 @@ from group_embedding.placement import (
     sends_sums,
     to_placement,
 )
-from group_embedding.planning import placement_text
-from group_embedding.planning.make_plan import TablePlan, optimizer_of, plan, to_features
-from group_embedding.planning.sample import SampleOfIds, read_sample
-from group_embedding.ranks.exchange.active import current
-from group_embedding.ranks.exchange.gather_strings import gather_text
+from group_embedding.planning.make_plan import TablePlan
+from group_embedding.planning.sample import SampleOfIds
 from group_embedding.ranks.simulate import (
     COLUMN_ROWS,
-    CPU,
-    MACHINES,
     WHOLE,
     Job,
-    Network,
-    StepTime,
     TableOfModel,
     TracedIds,
     bytes_on_link,
-    cpu_of,
-    step_time,
 )
 
-_SMALL_BYTES = 16 << 10  # a table up to this size costs more to ask for than to have
+SMALL_BYTES = 16 << 10  # a table up to this size costs more to ask for than to have
 # Sums are chosen for so many of the bytes of rows, which go ahead of a step; columns for so many of
 # those of rows or sums, as all ranks look up all ids.
 _WORTH = 0.8
@@ -55,206 +41,7 @@ _WORTH = 0.8
 _SHARED = 1.5
 
 
-@dataclasses.dataclass(frozen=True)
-class PlacedTable:
-    """The placement of one table, and the reason for it.
-
-    Attributes:
-        name: of the table.
-        placement: as of `TableConfig`.
-        reason: for a person.
-        sent_bytes: what a rank sends for it in a step over the slower link that the job has:
-            between hosts, or within the only host.
-        memory_bytes: its rows and slots on the rank that has most of them.
-    """
-
-    name: str
-    placement: str
-    reason: str
-    sent_bytes: float
-    memory_bytes: float
-
-
-@dataclasses.dataclass(frozen=True)
-class TablePlacements:
-    """The placements that `ge.place_tables` chose; `print` shows them as a table.
-
-    Attributes:
-        features: FeatureConfigs whose tables have the placements chosen, to make the layer of.
-        tables: a PlacedTable by the name of the table.
-        crossings: how often a step of the tables waits for messages of other ranks: one way each.
-        step: the parts of the time of a step of the tables, whose `total` is milliseconds.
-        ranks, hosts: of the job.
-    """
-
-    features: list[FeatureConfig]
-    tables: dict[str, PlacedTable]
-    crossings: int
-    step: StepTime
-    ranks: int
-    hosts: int
-
-    def __str__(self) -> str:
-        return placement_text.as_table(self)
-
-
-def place_tables(
-    model: Any,
-    *,
-    batches: Iterable[Any],
-    ranks: int | None = None,
-    hosts: int | None = None,
-    optimizer: Any = None,
-    dtype: str = "float32",
-    whole_bytes: int = _SMALL_BYTES,
-    machine: str = CPU.name,
-    cores: int = 1,
-    network: Network | None = None,
-    dry_run: bool = False,
-) -> TablePlacements:
-    """Chooses where each table lies, by the bytes that a step sends and those of memory.
-
-    A table is kept whole on each rank if its rows and slots take 16 KiB or less, and up to
-    `whole_bytes` if that sends the fewest bytes. Rows of other tables, and of tables of keys, are
-    spread over the ranks. They cross between hosts once a host, whose ranks share them, where the
-    ranks of a host ask for a row of another 1.5 times or more; that needs tables in host memory,
-    and several ranks on each of several hosts. Owners send sums of a sample's rows where these are
-    at most 0.8 of the bytes of rows; sums need no sequences of the table, no feature with weights,
-    and on GPUs a table without keys. Columns of a table of rows are spread, and sent as sums or
-    not, where that takes at most 0.8 of the bytes of both, or of the rows of the rank that is asked
-    for most; they need a dim that the ranks divide, an optimizer that updates each number of a row
-    by itself, and, but for sums, tables in host memory. Placements that configs name stay, but for
-    "auto".
-
-    In a job, all ranks call it, and get the placements that rank 0 chose, which prints them. With
-    `dry_run=True` a process computes and prints them for any number of ranks and hosts.
-
-    Args:
-        model: a `GroupEmbedding` that is not built, a Keras model, or a list of FeatureConfigs.
-        batches: a sample: dicts of ids by feature, or tuples that begin with one; the first one is
-            as large as the batch of a rank.
-        ranks, hosts: how many, for a dry run: by default those of this job.
-        optimizer: a Keras optimizer; None: the one that the model is compiled with, or rows without
-            slots.
-        dtype: of rows of tables that name none.
-        whole_bytes: see above.
-        machine: where tables lie, "cpu", "h100" or "h200"; on GPUs, of which each rank has one, no
-            owner sends columns of rows, and no ranks share rows.
-        cores: how many of a CPU a rank has.
-        network: the links between hosts, a `ge.simulate.Network`, whose `round_trips` are not read;
-            None: 50 GB/s a rank and a round trip of 0.02 ms.
-        dry_run: whether to compute only.
-
-    Returns:
-        TablePlacements.
-
-    Raises:
-        ValueError: a number or `machine` is not as above, ranks or hosts are given without
-            `dry_run`, a feature has no ids in a batch, or a config has a placement that the table
-            cannot have over the ranks: columns that they do not divide, columns of keys, keys whole
-            on each rank, or a rank that there is not.
-
-    Example:
-
-    >>> random = np.random.default_rng(1)
-    >>> history = ge.FeatureConfig("history", ge.TableConfig("items", 1_000_000, 64))
-    >>> day = ge.FeatureConfig("day", ge.TableConfig("days", 7, 16))
-    >>> batches = [{"history": random.integers(0, 10**6, [512, 50]),
-    ...             "day": random.integers(0, 7, [512, 1])}]
-    >>> found = ge.place_tables([history, day], batches=batches, ranks=4, hosts=2, dry_run=True)
-    ... # doctest: +ELLIPSIS
-    placement of 2 tables over 4 ranks on 2 hosts:
-    ...
-    >>> [table.placement for table in found.tables.values()]
-    ['distributed:sums', 'replicated']
-    """
-    ranks, hosts = _job_of(ranks, hosts, dry_run)
-    _check(whole_bytes, machine, cores)
-    features, batches = to_features(model), list(batches)
-    sample = read_sample(batches, features)
-    plans = plan(
-        [_over_ranks(feature) for feature in features],
-        batches=batches,
-        optimizer=optimizer or optimizer_of(model),
-        ranks=ranks,
-        dtype=dtype,
-    ).tables
-    is_on_gpus = machine != CPU.name
-    per_host = -(-ranks // hosts)
-    job = Job(ranks, per_host, sample.batch_size, gathers_ids=is_on_gpus)
-    chooser = _Chooser(
-        features,
-        sample,
-        plans,
-        job,
-        whole_bytes,
-        is_in_host_memory=not is_on_gpus and (dry_run or _are_tables_in_host_memory()),
-        is_on_gpus=is_on_gpus and (dry_run or current().nccl_ranks is not None),
-        may_have_columns=not _needs_whole_rows(optimizer or optimizer_of(model)),
-    )
-    words = {name: chooser.choose(name) for name in plans}
-    if not dry_run and current().strategy is None:
-        words = _of_first_rank(words)
-    speeds = cpu_of(cores) if machine == CPU.name else MACHINES[machine]
-    found = chooser.place(words, speeds, network or Network())
-    if dry_run or current().rank == 0:
-        print(found)
-    return found
-
-
-def _job_of(ranks, hosts, dry_run):
-    """(number of ranks, number of hosts)"""
-    for name, number in (("ranks", ranks), ("hosts", hosts)):
-        if number is not None and not dry_run:
-            raise ValueError(
-                f"{name}: expected none without dry_run=True, as tables are placed over the "
-                f"{current().num_ranks} ranks of this job, got {number}"
-            )
-        if number is not None and number < 1:
-            raise ValueError(f"{name}: expected at least 1, got {number}")
-    use = current().use()
-    ranks = ranks or current().num_ranks
-    hosts = hosts or (len(set(use.hosts)) if use is not None and not dry_run else 1)
-    if hosts > ranks:
-        raise ValueError(f"hosts: expected at most one for each of {ranks} ranks, got {hosts}")
-    return ranks, hosts
-
-
-def _check(whole_bytes, machine, cores):
-    if whole_bytes < 0:
-        raise ValueError(f"whole_bytes: expected 0 or more, got {whole_bytes}")
-    machines = [CPU.name, *sorted(MACHINES)]
-    if machine not in machines:
-        raise ValueError(f"machine: expected one of {', '.join(machines)}, got {machine!r}")
-    if cores < 1:
-        raise ValueError(f"cores: expected at least 1, got {cores}")
-
-
-def _are_tables_in_host_memory():
-    """Returns whether tables of this job may have owners that send sums, or columns: ranks are
-    processes, and see no GPU on which their tables would be."""
-    return current().strategy is None and not tf.config.get_visible_devices("GPU")
-
-
-def _needs_whole_rows(optimizer):
-    """Returns whether an optimizer's rule refuses columns of a row."""
-    spec = getattr(optimizer, "_ge_rule_spec", None)
-    return spec is not None and spec().rule in ROW_RULES
-
-
-def _over_ranks(feature):
-    """The feature with its table spread over ranks, of which the plan counts all rows."""
-    table = dataclasses.replace(feature.table, placement=DISTRIBUTED)
-    return dataclasses.replace(feature, table=table)
-
-
-def _of_first_rank(words):
-    """{table: (placement, reason)} as rank 0 has them."""
-    texts = gather_text(current(), json.dumps(words), "place_tables")
-    return {name: tuple(word) for name, word in json.loads(texts[0]).items()}
-
-
-class _Chooser:
+class PlacementChooser:
     """The tables of a model, and the bytes of each placement that they may have."""
 
     def __init__(
@@ -277,7 +64,7 @@ class _Chooser:
         self._may_have_columns = may_have_columns
         self._configs = {feature.table.name: feature.table for feature in features}
         self._ids = {name: sample.of_table(name, features) for name in plans}
-        self._models = {name: self._model_of(name, sample) for name in plans}
+        self.models = {name: self._model_of(name, sample) for name in plans}
 
     def _model_of(self, name, sample):
         features = [feature for feature in self._features if feature.table.name == name]
@@ -294,8 +81,8 @@ class _Chooser:
             column_parts=self._job.ranks,
         )
 
-    def choose(self, name):
-        """(placement, reason)"""
+    def choose(self, name: str) -> tuple[str, str]:
+        """(placement, reason) of a table."""
         config = self._configs[name]
         is_keyed, owner = config.num_rows is None, f"table '{name}'"
         if config.placement not in (None, AUTO):
@@ -306,11 +93,11 @@ class _Chooser:
         if self._job.ranks == 1:
             return DISTRIBUTED, "one rank has all rows"
         size = self._size(name)
-        if not is_keyed and size <= min(_SMALL_BYTES, self._whole_bytes):
+        if not is_keyed and size <= min(SMALL_BYTES, self._whole_bytes):
             return REPLICATED, "at most 16 KiB"
-        rows = self._sent(name, DISTRIBUTED)
-        if not is_keyed and size <= self._whole_bytes and self._sent(name, REPLICATED) <= rows:
-            return REPLICATED, f"{_share(self._sent(name, REPLICATED), rows)} of the bytes of rows"
+        rows = self.sent(name, DISTRIBUTED)
+        if not is_keyed and size <= self._whole_bytes and self.sent(name, REPLICATED) <= rows:
+            return REPLICATED, f"{_share(self.sent(name, REPLICATED), rows)} of the bytes of rows"
         return self._choose_spread(name, rows)
 
     def _choose_spread(self, name, rows):
@@ -320,8 +107,8 @@ class _Chooser:
         for word in self._other_words(name):
             of_all = busiest if chosen == DISTRIBUTED and is_by_columns(word) else sent
             worth = 1 / _SHARED if crosses_once(word) else _WORTH
-            if self._sent(name, word) <= worth * of_all:
-                chosen, sent = word, self._sent(name, word)
+            if self.sent(name, word) <= worth * of_all:
+                chosen, sent = word, self.sent(name, word)
         if chosen == COLUMNS:
             return chosen, f"{_share(sent, busiest)} of the bytes of the busiest owner of rows"
         if chosen == TWO_LEVELS:
@@ -330,7 +117,7 @@ class _Chooser:
             return chosen, f"{_share(sent, rows)} of the bytes of rows"
         if not self._has_sums(name):
             return chosen, "rows: sums are for pooled ids without weights, on GPUs without keys"
-        sums = min(self._sent(name, word) for word in self._other_words(name) if sends_sums(word))
+        sums = min(self.sent(name, word) for word in self._other_words(name) if sends_sums(word))
         return chosen, f"sums would be {_share(sums, rows)} of the bytes"
 
     def _other_words(self, name) -> Iterator[str]:
@@ -358,7 +145,7 @@ class _Chooser:
         if self._configs[name].num_rows is None or not len(ids):  # hashes of keys are even
             return 1.0
         of_rows = np.bincount(ids % ranks).max() * ranks / len(ids)
-        if not self._models[name].trained:
+        if not self.models[name].trained:
             return of_rows
         # It sends rows to all others, and gradients of those that the others have.
         return (of_rows * (ranks - 2) + ranks) / (2 * (ranks - 1))
@@ -371,34 +158,24 @@ class _Chooser:
     def _size(self, name):
         return self._plans[name].keys * self._plans[name].bytes_of_key
 
-    def _sent(self, name, word):
-        return bytes_on_link(self._models[name], self._job, _way_of(word))
+    def sent(self, name: str, word: str) -> float:
+        """Bytes that a rank sends for a table in a step over the slower link that the job has."""
+        return bytes_on_link(self.models[name], self._job, way_of(word))
 
-    def place(self, words, machine, network):
-        """The TablePlacements of {table: (placement, reason)}."""
-        tables = {
-            name: PlacedTable(name, word, reason, self._sent(name, word), self._memory(name, word))
-            for name, (word, reason) in words.items()
-        }
-        crossings = max(self._crossings(name, word) for name, (word, _) in words.items())
-        network = dataclasses.replace(network, round_trips=crossings / 2)
-        ways = [_way_of(words[name][0]) for name in self._models]
-        step = step_time(list(self._models.values()), self._job, machine, network, ways)
-        features = [_placed(feature, words) for feature in self._features]
-        return TablePlacements(features, tables, crossings, step, self._job.ranks, self._job.hosts)
-
-    def _memory(self, name, word):
+    def memory(self, name: str, word: str) -> float:
+        """Bytes of a table on the rank that has most of it, at one of its placements."""
         is_spread = word != REPLICATED and localized_rank(word) is None
         return self._size(name) / (self._job.ranks if is_spread else 1)
 
-    def _crossings(self, name, word):
-        """Ids, rows or sums, and gradients; whole tables have the last alone."""
+    def crossings(self, name: str, word: str) -> int:
+        """How often its step waits for other ranks: for ids, for rows or sums, and for gradients;
+        tables that are whole have the last alone."""
         if self._job.ranks == 1:
             return 0
-        return (0 if word == REPLICATED else 2) + bool(self._models[name].trained)
+        return (0 if word == REPLICATED else 2) + bool(self.models[name].trained)
 
 
-def _way_of(word):
+def way_of(word):
     """The placement in the words of `ranks/simulate`, where tables of one rank are as many ranks'
     rows: on average each rank sends as much."""
     if word == REPLICATED:
@@ -408,11 +185,6 @@ def _way_of(word):
     if crosses_once(word):
         return "two_levels"
     return "owner_sums" if sends_sums(word) else "rows"
-
-
-def _placed(feature, words):
-    table = dataclasses.replace(feature.table, placement=words[feature.table.name][0])
-    return dataclasses.replace(feature, table=table)
 
 
 def _share(size, of):

@@ -22,3 +22,15 @@
       .Attr("weighted: bool = false")         \
       .Attr("prune_negative: bool = true")    \
       .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
+
+// Of lookups over ranks with a GPU each: what tf/support/nccl_ranks.h reads, and what they send.
+#define EXCHANGE_ATTRS                             \
+  Attr("num_rows: list(int)")                      \
+      .Attr("gradient_scale: float")               \
+      .Attr("description: string")                 \
+      .Attr("comm_dtype: {float, half, bfloat16}") \
+      .Attr("nccl_id: string")                     \
+      .Attr("rank: int >= 0")                      \
+      .Attr("num_ranks: int >= 1")                 \
+      .Attr("timeout_seconds: float")              \
+      .Attr("use_peer_memory: bool")

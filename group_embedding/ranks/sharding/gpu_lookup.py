@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from group_embedding.ops.row_source import RowSource
-from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
+from group_embedding.ops.sharded_group_lookup import Exchange, sharded_group_lookup
 from group_embedding.ops.sums_group_lookup import BY_COLUMNS, BY_ROWS, sums_group_lookup
 from group_embedding.ranks.sharding.sharded_lookup import describe
 from group_embedding.ranks.sharding.sharded_table import ShardedTable
@@ -88,17 +88,7 @@ class RowsOfGpus(RowSource):
     """Tables of one dtype over ranks with a GPU each: one op exchanges ids and rows."""
 
     def look_up(self, group, batch, concat):
-        exchange, tables = group.tables[0].exchange, group.tables
-        return sharded_group_lookup(
-            dataclasses.replace(group, tables=[table.of_this_rank() for table in tables]),
-            batch,
-            concat,
-            [-1 if table.keyed is not None else table.source.object.num_rows for table in tables],
-            exchange.nccl_ranks,
-            describe(group),
-            exchange.comm_dtype or tables[0].dtype,
-            1 / exchange.gradient_divisor,
-        )
+        return sharded_group_lookup(_of_this_rank(group), batch, concat, _exchange_of(group))
 
 
 ROWS_OF_GPUS = RowsOfGpus()
@@ -108,21 +98,26 @@ class SumsOfGpus(RowSource):
     """Tables of one dtype whose owners, ranks with a GPU each, send sums."""
 
     def look_up(self, group, batch, concat):
-        exchange, tables = group.tables[0].exchange, group.tables
-        return sums_group_lookup(
-            dataclasses.replace(group, tables=[table.of_this_rank() for table in tables]),
-            batch,
-            concat,
-            [table.source.object.num_rows for table in tables],
-            [_owner_of(table.source.object.placement) for table in tables],
-            exchange.nccl_ranks,
-            describe(group),
-            exchange.comm_dtype or tables[0].dtype,
-            1 / exchange.gradient_divisor,
-        )
+        owners = [_owner_of(table.source.object.placement) for table in group.tables]
+        return sums_group_lookup(_of_this_rank(group), batch, concat, _exchange_of(group), owners)
 
 
 SUMS_OF_GPUS = SumsOfGpus()
+
+
+def _of_this_rank(group):
+    return dataclasses.replace(group, tables=[table.of_this_rank() for table in group.tables])
+
+
+def _exchange_of(group):
+    first = group.tables[0]
+    return Exchange(
+        first.exchange.nccl_ranks,
+        [-1 if table.keyed is not None else table.source.object.num_rows for table in group.tables],
+        describe(group),
+        first.exchange.comm_dtype or first.dtype,
+        1 / first.exchange.gradient_divisor,
+    )
 
 
 def _owner_of(placement):

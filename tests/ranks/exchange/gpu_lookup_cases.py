@@ -10,7 +10,7 @@ from group_embedding.lookups import feature_ids
 from group_embedding.lookups import lookup_table as tables
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.lookup_group import LookupGroup
-from group_embedding.ops.sharded_group_lookup import sharded_group_lookup
+from group_embedding.ops.sharded_group_lookup import Exchange, sharded_group_lookup
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
 
@@ -33,15 +33,13 @@ class RanksOf:
         group = LookupGroup(
             unique, [unique.index(table) for table in made], combiners, names, True, "raise"
         )
+        num_rows = [-1 if t.keyed is not None else t.source.object.shape[0] for t in unique]
+        keyed = [f for f, table in enumerate(made) if table.keyed is not None]
         return sharded_group_lookup(
             group,
-            group_ids(features, [f for f, table in enumerate(made) if table.keyed is not None]),
+            group_ids(features, keyed),
             concat=False,
-            num_rows=[-1 if t.keyed is not None else t.source.object.shape[0] for t in unique],
-            ranks=self.ranks,
-            description="tables",
-            comm_dtype=params[0].dtype,
-            gradient_scale=1.0,
+            exchange=Exchange(self.ranks, num_rows, "tables", params[0].dtype, 1.0),
         )
 
 

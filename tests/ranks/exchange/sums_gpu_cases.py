@@ -10,6 +10,7 @@ from group_embedding.lookups import feature_ids
 from group_embedding.lookups import lookup_table as tables
 from group_embedding.ops.group_ids import group_ids
 from group_embedding.ops.lookup_group import LookupGroup
+from group_embedding.ops.sharded_group_lookup import Exchange
 from group_embedding.ops.sums_group_lookup import sums_group_lookup
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 from group_embedding.ranks.sharding.sharded_table import gather_rows
@@ -45,16 +46,13 @@ class SumsOf:
         features = [feature_ids.from_rows(*of) for of in zip(names, sp_ids, weights)]
         group = LookupGroup(made, [*range(len(made))], combiners, names, True, "raise")
         owners = self.owners if isinstance(self.owners, list) else [self.owners] * len(made)
+        num_rows = [t.source.object.shape[0] for t in made]
         return sums_group_lookup(
             group,
             group_ids(features, []),
             concat=False,
-            num_rows=[t.source.object.shape[0] for t in made],
+            exchange=Exchange(self.ranks, num_rows, "tables", params[0].dtype, 1.0),
             owners=owners,
-            ranks=self.ranks,
-            description="tables",
-            comm_dtype=params[0].dtype,
-            gradient_scale=1.0,
         )
 
 

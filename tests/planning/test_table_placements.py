@@ -224,7 +224,7 @@ def test_placements_that_a_table_cannot_have_are_refused_as_where_it_is_made(
 
 def test_a_job_that_sees_a_gpu_has_no_sums(monkeypatch):
     # Given a process that sees a GPU, or none
-    from group_embedding.planning.choose_placements import _are_tables_in_host_memory
+    from group_embedding.planning.table_placements import _are_tables_in_host_memory
 
     for gpus in ([], ["GPU:0"]):
         monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind, gpus=gpus: gpus)
