@@ -4,8 +4,8 @@ skipped."""
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import importlib.metadata
-import importlib.util
 import os
 import pathlib
 import random
@@ -29,6 +29,15 @@ from support.session import schedule, seeds, tiers
 from support.session.durations import BUDGET, Durations, send_budget
 from support.session.folders import remove_folders
 from support.session.leftovers import Leftovers
+from support.session.shared_ranks import (  # noqa: F401
+    four_ranks,
+    pytest_runtest_teardown,
+    several_ranks,
+    start_ranks,
+    starter,
+    three_ranks,
+    two_ranks,
+)
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 LEFTOVERS = pytest.StashKey()
@@ -145,6 +154,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish():
+    """What is loaded by now stays: the collector of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item):
     send_budget(item)
 
@@ -203,18 +218,6 @@ def started_seeds():
     tf = sys.modules.get("tensorflow")
     if tf is not None:
         tf.config.experimental.enable_tensor_float_32_execution(False)  # XLA's, too
-
-
-@pytest.fixture(scope="session")
-def starter():
-    """The process that starts the ranks of all jobs as copies of itself."""
-    if importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not installed")
-    from support.programs.ranks import Starter
-
-    starter = Starter()
-    yield starter
-    starter.close()
 
 
 @pytest.fixture(scope="session")

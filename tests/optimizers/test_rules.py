@@ -15,7 +15,7 @@ from support.session.tiers import by_day
 import group_embedding as ge
 from group_embedding.optimizers.rules import ROW_RULES, SMALL_SLOT_RULES
 
-STEPS = 100
+STEPS = 40
 v1, keras = tf.compat.v1.train, tf.keras.optimizers
 SKEWED, EVERY_ROW = False, True
 
@@ -100,7 +100,7 @@ STOCK_FOR_CPUS_ALONE = ["legacy_rmsprop_momentum"]
 def test_v1_optimizer_equals_stock(name):
     every_row, make = V1[name]
     batches = cases.make_batches(STEPS, every_row)
-    # Given what the stock optimizer makes of the model in 100 steps
+    # Given what the stock optimizer makes of the model in 40 steps
     expected = cases.train_session(make, batches)
     # When the wrapped one trains it in a Session, with either kind of variable, and in a function
     results = {
@@ -119,7 +119,7 @@ def test_v1_optimizer_equals_stock(name):
 def test_keras_optimizer_equals_stock(name):
     every_row, make = KERAS[name]
     batches = cases.make_batches(STEPS, every_row)
-    # Given what the stock optimizer makes of the model in 100 steps
+    # Given what the stock optimizer makes of the model in 40 steps
     stock = make()
     with tf.device("CPU" if name in STOCK_FOR_CPUS_ALONE else None):
         expected = cases.train_function(stock, batches)

@@ -1,4 +1,4 @@
-"""Two ranks and real services, one of each for all tests of this folder, and a model to publish."""
+"""Real services, one of each for all tests of this folder, and a model to publish."""
 
 import itertools
 import uuid
@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from serving.serving_models import TwoTables
 from serving.square_tables import Squares
-from support.programs.ranks import Ranks
 from support.servers.kafka_broker import KafkaBroker
 from support.servers.redis_server import RedisServer
 
@@ -87,9 +86,3 @@ def services(request):
         return f"{kind}://{server.address}/versions-{uuid.uuid4().hex}"
 
     return url_in
-
-
-@pytest.fixture(scope="session")
-def two_ranks(starter):
-    with Ranks(starter, 2) as ranks:
-        yield ranks

@@ -7,7 +7,7 @@ from support.cases import optimizer_cases as cases
 
 import group_embedding as ge
 
-STEPS = 100
+STEPS = 40
 v1, keras = tf.compat.v1.train, tf.keras.optimizers
 
 V1 = {
@@ -121,7 +121,7 @@ def hide(gradients):
 @pytest.mark.parametrize("name", [*V1, *OWN])
 def test_session_equals_variables(name, storage):
     make, batches = (V1 | OWN)[name], make_batches(STEPS)
-    # Given what variables become in 100 steps
+    # Given what variables become in 40 steps
     expected = cases.train_session(make, batches, device=device_of(storage))
     # When tables with the same rows are trained in a Session
     actual = train_session(make, batches, storage)
@@ -133,7 +133,7 @@ def test_session_equals_variables(name, storage):
 @pytest.mark.parametrize("name", [*KERAS, *OWN])
 def test_function_equals_variables(name, storage):
     make, batches = (KERAS | OWN)[name], make_batches(STEPS)
-    # Given what variables become in 100 steps
+    # Given what variables become in 40 steps
     expected = cases.train_function(make(), batches)
     # When tables with the same rows are trained in a function, fused and by slices
     fused, slices = make_tables(storage), make_tables(storage)

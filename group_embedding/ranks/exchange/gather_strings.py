@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from group_embedding.ops.pending_calls import waits_in
@@ -20,8 +21,9 @@ def gather_strings(exchange: Exchange, strings: Sequence[str | bytes], name: str
         content = tf.io.decode_raw(tf.strings.reduce_join(strings), tf.uint8)
         all_content, all_lengths = exchange.allgather([content, lengths], name)
         characters = tf.gather(tf.constant(_BYTES), tf.cast(all_content, tf.int32))
-        rows = tf.RaggedTensor.from_row_lengths(characters, all_lengths)
-        return tf.reshape(tf.strings.reduce_join(rows, axis=-1), [exchange.num_ranks, -1])
+        starts = tf.cumsum(all_lengths, exclusive=True)
+        parts = tf.strings.substr(tf.strings.reduce_join(characters), starts, all_lengths)
+        return tf.reshape(parts, [exchange.num_ranks, -1])
 
 
 def gather_text(exchange: Exchange, text: str, name: str, what: str | None = None) -> list[str]:
@@ -35,8 +37,11 @@ def gather_text(exchange: Exchange, text: str, name: str, what: str | None = Non
     """
     if exchange.num_ranks == 1:
         return [text]
+    content = np.frombuffer(text.encode(), np.uint8)
     on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
     waits = waits_in(f"gather_text {name}", what or name)
-    with waits, tf.Graph().as_default(), tf.compat.v1.Session(config=on_cpu) as session:
-        texts = session.run(gather_strings(exchange, tf.constant([text]), name))
-    return [one.decode() for one in texts[:, 0]]
+    graph, make_session = tf.Graph(), tf.compat.v1.Session
+    with waits, graph.as_default(), make_session(config=on_cpu) as session, tf.device("/CPU:0"):
+        mine = [tf.constant(content), tf.constant([len(content)], tf.int64)]
+        content, lengths = session.run(list(exchange.allgather(mine, name)))
+    return [part.tobytes().decode() for part in np.split(content, np.cumsum(lengths)[:-1])]

@@ -1,13 +1,7 @@
-"""The ranks of tests/ranks/exchange, also for this folder."""
+"""The optimizers of TensorFlow are back after each test."""
 
 import pytest
 import tensorflow as tf
-from ranks.exchange.conftest import (  # noqa: F401
-    pytest_runtest_teardown,
-    start_ranks,
-    three_ranks,
-    two_ranks,
-)
 
 
 @pytest.fixture(autouse=True)

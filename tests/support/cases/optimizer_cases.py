@@ -24,11 +24,11 @@ class Batches(NamedTuple):
 
     def at(self, step):
         """The batch of one step, as tensors."""
-        return (
-            [tf.gather(tf.constant(ids), step) for ids in self.ids],
-            [tf.gather(tf.constant(weights), step) for weights in self.weights],
-            tf.gather(tf.constant(self.targets), step),
+        ids, weights = (
+            tf.unstack(tf.gather(np.stack(of, axis=1), step), len(TABLE_OF_FEATURE))
+            for of in (self.ids, self.weights)
         )
+        return ids, weights, tf.gather(self.targets, step)
 
     def without(self, step):
         """All batches but the one of that step."""
@@ -64,17 +64,18 @@ def make_variables(dtype=tf.float32):
 
 
 def to_sparse(dense):
-    """[SAMPLES, IDS] -> a SparseTensor with every place, so that -1 is a negative id."""
-    places = np.indices([SAMPLES, IDS]).reshape(2, -1).T
-    return tf.SparseTensor(places, tf.reshape(dense, [-1]), [SAMPLES, IDS])
+    """Tensors [SAMPLES, IDS] -> SparseTensors with every place, so that -1 is a negative id."""
+    places = tf.constant(np.indices([SAMPLES, IDS]).reshape(2, -1).T)
+    shape = tf.constant([SAMPLES, IDS], tf.int64)
+    return [tf.SparseTensor(places, tf.reshape(one, [-1]), shape) for one in dense]
 
 
 def look_up(variables, ids, weights):
     return ge.group_embedding_lookup_sparse(
         [variables[table] for table in TABLE_OF_FEATURE],
-        [to_sparse(one) for one in ids],
+        to_sparse(ids),
         COMBINERS,
-        sp_weights=[to_sparse(one) for one in weights],
+        sp_weights=to_sparse(weights),
     )
 
 
@@ -95,7 +96,10 @@ def train_function(optimizer, batches, variables=None, change=None):
 
 
 def make_step(optimizer, batches, variables, change=None):
-    @tf.function
+    if hasattr(optimizer, "build"):  # else the function is traced twice, the first time to do this
+        optimizer.build(variables)
+
+    @tf.function(autograph=False)
     def step(i):
         take_step(optimizer, batches, variables, i, change)
 

@@ -110,6 +110,10 @@ if __name__ == "__main__":
     import horovod.tensorflow
     import tensorflow
 
-    del horovod, tensorflow  # imported for the ranks
+    import group_embedding
+    from group_embedding.ops import _library
+
+    _library.library()
+    del horovod, tensorflow, group_embedding  # imported for the ranks
     gc.freeze()  # so that memory stays shared
     run_rank(**wait_for_ranks())
