@@ -18,6 +18,7 @@ from group_embedding.optimizers.trained_tables import (
 class WrappedKerasLegacy:
     """Mixed into a stock class: tables are updated before stock applies the other gradients."""
 
+    @tf.autograph.experimental.do_not_convert  # as stock's, whose package AutoGraph knows
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         grads_and_vars = list(grads_and_vars)
         claim_tables(variable for _, variable in grads_and_vars)
