@@ -82,3 +82,39 @@ def results(num_replicas):
         inputs = [spread(strategy, of) if num_replicas else of[0] for of in given]
         steps.append([of_replicas(values) for values in step(*inputs)])
     return steps, [of_replicas(table) for table in trainer.tables]
+
+
+def trained_with_small_slots(slot_dtypes):
+    """Trains two tables in two replicas. Returns the copies of each table, and of each of its slots
+    the copies and the type."""
+    strategy = strategy_of(2)
+    with strategy.scope():
+        tables = [
+            tf.Variable(
+                np.random.default_rng(dim).normal(size=[ROWS, dim]).astype(np.float32),
+                aggregation=tf.VariableAggregation.MEAN,
+            )
+            for dim in (2, 3)
+        ]
+        for table, slot_dtype in zip(tables, slot_dtypes):
+            ge.optimizers.set_slot_dtype(table, slot_dtype)
+        optimizer = ge.optimizers.wrap(keras.optimizers.Adam(0.05))
+        optimizer.build(tables)
+
+    def train(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum((of - 1) ** 2) for of in ge.lookup(tables, [ids, ids])])
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+
+    step = tf.function(lambda ids: strategy.run(train, (ids,)))
+    for i in range(STEPS):
+        step(spread(strategy, [tf.constant(part) for part in batch_of(i)[0][:2, :, 0]]))
+
+    def copies_of(variable):
+        copies = strategy.experimental_local_results(variable)
+        return [tf.cast(copy, tf.float32).numpy() for copy in copies]
+
+    slots = [slot for slot in optimizer.variables if len(slot.shape) == 2]
+    return [copies_of(table) for table in tables], [
+        (tf.as_dtype(slot.dtype).name, copies_of(slot)) for slot in slots
+    ]

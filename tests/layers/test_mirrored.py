@@ -39,6 +39,23 @@ def test_two_replicas_read_write_and_train_in_the_order_of_one_process(devices):
         assert_close(copies, one * 2)
 
 
+def test_copies_of_small_slots_are_rounded_alike(devices):
+    # Given two tables in two replicas, of which one has slots of 16 bits, when they are trained
+    tables, slots = devices(mirrored_cases.trained_with_small_slots, ["bfloat16", "float32"])
+    wide, wide_slots = devices(mirrored_cases.trained_with_small_slots, ["float32", "float32"])
+
+    # Then slots have their types, and copies the same bits
+    types = [name for name, _ in slots]
+    assert sorted(types) == ["bfloat16"] * 2 + ["float32"] * 2
+    for one, other in [*tables, *(copies for _, copies in slots)]:
+        np.testing.assert_array_equal(one, other)
+
+    # And tables are near those with wide slots, the other one equal
+    np.testing.assert_allclose(tables[0], wide[0], atol=0.05)
+    assert not np.array_equal(slots[types.index("bfloat16")][1], wide_slots[0][1])
+    np.testing.assert_array_equal(tables[1], wide[1])
+
+
 def assert_close(found, expected):
     for values, of_one in zip(found, expected, strict=True):
         np.testing.assert_allclose(values, of_one, rtol=1e-5, atol=1e-6)

@@ -86,6 +86,34 @@ def test_own_optimizers_in_an_estimator(make, tmp_path):
     assert (table[IDS[0]] != np.random.default_rng(1).normal(size=[20, 4])[IDS[0]]).any()
 
 
+def test_slots_of_16_bits_in_an_estimator_that_goes_on(tmp_path):
+    # Given Estimators with tables of two slot types, and one with wide slots alone
+    def model_fn(features, labels, mode, params):
+        start = np.random.default_rng(1).normal(size=[20, 4]).astype(np.float32)
+        tables = [v1.get_variable(name, initializer=start) for name in ("small", "wide")]
+        ge.optimizers.set_slot_dtype(tables[0], params["slot_dtype"])
+        rows = tf.add_n(ge.lookup(tables, [features["ids"], features["ids"]]))
+        loss = tf.reduce_mean((tf.reduce_sum(rows, [1, 2])[:, tf.newaxis] - labels) ** 2)
+        adam = ge.optimizers.wrap(v1.train.AdamOptimizer(0.1))
+        train = adam.minimize(loss, v1.train.get_or_create_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    def train(slot_dtype):
+        for steps in (3, 6):  # the second goes on from the checkpoint of the first
+            estimator = tf.estimator.Estimator(
+                model_fn, str(tmp_path / slot_dtype), params={"slot_dtype": slot_dtype}
+            )
+            estimator.train(input_fn, max_steps=steps)
+        return {name: estimator.get_variable_value(name) for name in ("small", "small/Adam_1")}
+
+    # When they are trained, and go on from their checkpoints
+    found, expected = train("bfloat16"), train("float32")
+    # Then the checkpoint has slots of 16 bits, and the table is near the one with wide slots
+    assert found["small/Adam_1"].dtype == tf.bfloat16.as_numpy_dtype
+    np.testing.assert_allclose(found["small"], expected["small"], atol=0.05)
+    assert not np.array_equal(found["small"], expected["small"])
+
+
 def test_legacy_keras_optimizer_in_a_canned_estimator(tmp_path):
     # Given a canned Estimator, which takes Keras's legacy optimizers
     def weights(make_optimizer, folder):
