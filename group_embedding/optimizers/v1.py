@@ -22,6 +22,7 @@ class WrappedV1:
     _ge_waiting = ()  # of tables
     _ge_keyed_alone = False  # native ops update EmbeddingVariables, and stock's all other tables
 
+    @tf.autograph.experimental.do_not_convert  # as stock's, whose package AutoGraph knows
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         grads_and_vars = list(grads_and_vars)
         claim_tables(variable for _, variable in grads_and_vars)

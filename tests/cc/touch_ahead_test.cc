@@ -123,5 +123,25 @@ TEST(RowsOfTheNextCallHaveTheirMemory) {
   CHECK_TRUE(Becomes(is_there));
 }
 
+TEST(ASlotMadeMeanwhileHasMemoryForAllRows) {
+  for (int i = 0; i < 10; ++i) {
+    // Given a table for which the thread makes more rows ready, after a call of many new keys
+    constexpr int64_t kKeys = 20000, kDim = 64;
+    TableOptions options;
+    options.dim = kDim;
+    Status status;
+    const auto table = MakeHostTable(options, nullptr, &status);
+    CHECK_OK(status);
+    Train(table.get(), 0, kKeys);
+    // When an optimizer makes its slot
+    void* slot;
+    CHECK_OK(table->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot));
+    // Then rows that the thread has made ready have one, too
+    Train(table.get(), kKeys, kKeys);
+    const int64_t last = 2 * kKeys * kDim - 1;
+    CHECK_EQ(static_cast<const float*>(slot)[last], 0.5f);
+  }
+}
+
 }  // namespace
 }  // namespace group_embedding

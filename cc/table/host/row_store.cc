@@ -272,6 +272,8 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
     *array = slot_arrays_[s].data();
     return {};
   }
+  // The thread that makes rows ready must not do so between here and the end.
+  std::lock_guard<std::mutex> lock(mutex_);
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   auto memory = ReserveHostMemory(reserved_rows_ * bytes);
   Status status = memory->Grow(usable_rows_ * bytes);
@@ -285,7 +287,6 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
   }
   Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
   *array = memory->data();
-  std::lock_guard<std::mutex> lock(mutex_);
   if (slot.name == kTimeSlot) time_slot_ = static_cast<int>(slots_.size());
   slots_.push_back(slot);
   slot_arrays_.push_back({std::move(memory)});

@@ -1,7 +1,7 @@
 // RowStore: the rows of a keyed table in host memory: values, slots and infos, by row number.
 //
 // Thread safety: several threads may call Take() and Return(); a taken row belongs to the thread
-// that took it. A method that is called exclusive must run alone.
+// that took it. A method that is called exclusive must run alone, but for the thread of TouchAhead.
 #pragma once
 
 #include <atomic>

@@ -52,9 +52,9 @@ def test_slices_reach_their_replica_and_gradients_come_back(devices, in_function
 @pytest.mark.parametrize("kind", ["rows", "keys"])
 @pytest.mark.parametrize("num_replicas, rule", [(2, "sgd"), (3, "adagrad"), (4, "adam")])
 def test_replicas_train_as_one_process(devices, num_replicas, rule, kind):
-    expected = devices(cases.values_after_training, 0, rule, kind, 100)
+    expected = devices(cases.values_after_training, 0, rule, kind, 30)
 
-    trained = devices(cases.values_after_training, num_replicas, rule, kind, 100)
+    trained = devices(cases.values_after_training, num_replicas, rule, kind, 30)
 
     assert_equal(trained, expected)
 

@@ -15,7 +15,7 @@ from group_embedding.distributed import (
 from group_embedding.ranks.sharding.make_sharded_table import make_table
 
 v1 = tf.compat.v1
-NUM_STEPS = 50
+NUM_STEPS = 20
 BATCH_SIZE = 12
 TABLES = {"user": (23, 4), "item": (5, 3)}
 NUM_CLASSES = 6  # of a table that is not sharded
