@@ -90,11 +90,16 @@ def let_train(variable: Any) -> None:
 
 
 class OfSlots:
-    """A variable of Keras 3 as the reference of which optimizers make slots, in the slots' type."""
+    """A variable of Keras 3 as the reference of which optimizers make slots, in the slots' type.
+    Keras and strategies, which place slots beside it, take it for the variable itself."""
 
     def __init__(self, variable):
         self._variable = variable
         self.dtype = slot_dtype_of(variable).name
+
+    @property  # type: ignore[misc]  # as that of `object` may be written
+    def __class__(self):
+        return type(self._variable)
 
     def __getattr__(self, name):
         return getattr(self._variable, name)

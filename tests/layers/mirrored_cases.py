@@ -111,6 +111,8 @@ def trained_with_small_slots(slot_dtypes):
         step(spread(strategy, [tf.constant(part) for part in batch_of(i)[0][:2, :, 0]]))
 
     def copies_of(variable):
+        if not isinstance(variable, tf.Variable | tf.distribute.DistributedValues):
+            variable = variable.value  # of Keras 3
         copies = strategy.experimental_local_results(variable)
         return [tf.cast(copy, tf.float32).numpy() for copy in copies]
 
