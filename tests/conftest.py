@@ -155,7 +155,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays: the collector of garbage need not look at it again."""
+    """Freezes the objects that exist by now, so that no collection of garbage looks at them."""
     gc.collect()
     gc.freeze()
 

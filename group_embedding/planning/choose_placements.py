@@ -160,7 +160,7 @@ class PlacementChooser:
 
     def sent(self, name: str, word: str) -> float:
         """Bytes that a rank sends for a table in a step over the slower link that the job has."""
-        return bytes_on_link(self.models[name], self._job, way_of(word))
+        return bytes_on_link(self.models[name], self._job, simulated_placement(word))
 
     def memory(self, name: str, word: str) -> float:
         """Bytes of a table on the rank that has most of it, at one of its placements."""
@@ -175,7 +175,7 @@ class PlacementChooser:
         return (0 if word == REPLICATED else 2) + bool(self.models[name].trained)
 
 
-def way_of(word):
+def simulated_placement(word):
     """The placement in the words of `ranks/simulate`, where tables of one rank are as many ranks'
     rows: on average each rank sends as much."""
     if word == REPLICATED:

@@ -13,7 +13,11 @@ from group_embedding.config import FeatureConfig
 from group_embedding.optimizers.rules import ROW_RULES
 from group_embedding.placement import DISTRIBUTED
 from group_embedding.planning import placement_text
-from group_embedding.planning.choose_placements import SMALL_BYTES, PlacementChooser, way_of
+from group_embedding.planning.choose_placements import (
+    SMALL_BYTES,
+    PlacementChooser,
+    simulated_placement,
+)
 from group_embedding.planning.make_plan import optimizer_of, plan, to_features
 from group_embedding.planning.sample import read_sample
 from group_embedding.ranks.exchange.active import current
@@ -228,7 +232,7 @@ def _placed(features, chooser, words, job, speeds, network):
     }
     crossings = max(chooser.crossings(name, word) for name, (word, _) in words.items())
     network = dataclasses.replace(network, round_trips=crossings / 2)
-    ways = [way_of(words[name][0]) for name in chooser.models]
+    ways = [simulated_placement(words[name][0]) for name in chooser.models]
     step = step_time(list(chooser.models.values()), job, speeds, network, ways)
     features = [_with_placement(feature, words) for feature in features]
     return TablePlacements(features, tables, crossings, step, job.ranks, job.hosts)

@@ -23,7 +23,7 @@
       .Attr("prune_negative: bool = true")    \
       .Attr("invalid_ids: {'raise', 'ignore'} = 'raise'")
 
-// Of lookups over ranks with a GPU each: what tf/support/nccl_ranks.h reads, and what they send.
+// Lookups over ranks with a GPU each have these: tf/support/nccl_ranks.h reads the last five.
 #define EXCHANGE_ATTRS                             \
   Attr("num_rows: list(int)")                      \
       .Attr("gradient_scale: float")               \

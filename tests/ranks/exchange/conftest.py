@@ -1,4 +1,4 @@
-"""What tests of ranks need beside them."""
+"""Fixtures of the tests of ranks, which tests/support/session/shared_ranks.py starts."""
 
 import pytest
 

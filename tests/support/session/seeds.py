@@ -1,4 +1,4 @@
-"""Where the random numbers of a test start, whichever tests ran before it in its process."""
+"""`start` seeds all random numbers of a test, whichever tests ran before it in its process."""
 
 import random
 import sys
