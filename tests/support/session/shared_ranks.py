@@ -1,5 +1,7 @@
-"""Two, three and four ranks, which stay for all tests that need them. tests/conftest.py has these
-fixtures, and the hook that ends ranks, for all folders."""
+"""Two, three and four ranks, which stay for all tests of a folder that need them.
+
+tests/conftest.py has these fixtures, and the hook that ends ranks, for all folders.
+"""
 
 import contextlib
 import importlib.util
@@ -14,10 +16,12 @@ _started = []
 @pytest.hookimpl(trylast=True)  # when the fixtures of a module are gone
 def pytest_runtest_teardown(item, nextitem):
     """Ranks end with the last file that needs them: idle ones still wake a hundred times a second.
-    Those that end too early start again."""
+    Those that end too early start again. Each folder has its own, as `sok.init` puts other
+    optimizers into TensorFlow."""
     if not _started or nextitem is not None and nextitem.path == item.path:
         return
-    names = nextitem.fixturenames if nextitem is not None else ()
+    is_of_folder = nextitem is not None and nextitem.path.parent == item.path.parent
+    names = nextitem.fixturenames if is_of_folder else ()
     needed = set().union(*(_NUMBERS.get(name, set()) for name in names))
     for ranks in _started:
         if ranks.num_ranks not in needed:
