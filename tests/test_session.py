@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.session import changed, durations, schedule, seeds, tiers
+from support.session import changed, durations, schedule, seeds, shared_ranks, tiers
 
 HERE = Path(__file__).parent
 
@@ -259,6 +259,24 @@ def test_tests_of_ranks_come_first_and_together_in_any_order():
         assert sorted(order) == sorted(names)
         units = [schedule.unit_of(name) for name in order]
         assert sum(one != other for one, other in zip(units, units[1:])) == 2
+
+
+def test_ranks_end_with_the_last_file_of_a_folder_that_needs_them(monkeypatch):
+    # Given two and three ranks, and files of two folders that need the two
+    closed = []
+    ranks = [SimpleNamespace(num_ranks=n, close=lambda n=n: closed.append(n)) for n in (2, 3)]
+    monkeypatch.setattr(shared_ranks, "_started", ranks)
+    names = ("a/test_x.py", "a/test_y.py", "b/test_z.py")
+    items = [SimpleNamespace(path=Path(name), fixturenames=["two_ranks"]) for name in names]
+    ended = []
+    # When tests end, each before another of its file, its folder, another folder, and none
+    for item, nextitem in [(0, 0), (0, 1), (1, 2), (2, None)]:
+        after = None if nextitem is None else items[nextitem]
+        shared_ranks.pytest_runtest_teardown(items[item], after)
+        ended.append(closed[:])
+        closed.clear()
+    # Then ranks stay that the next file of the same folder needs
+    assert ended == [[], [3], [2, 3], [2, 3]]
 
 
 def test_initial_values_of_a_test_do_not_depend_on_the_tests_before_it():

@@ -99,14 +99,19 @@ void Train(EmbeddingTable* table, int64_t first, int64_t count) {
   CHECK_OK(LocateRowsCpu(&request, 1, Access::kTrain, /*step=*/1, SerialFor));
 }
 
+std::unique_ptr<EmbeddingTable> MakeTable(int32_t dim) {
+  TableOptions options;
+  options.dim = dim;
+  Status status;
+  auto table = MakeHostTable(options, nullptr, &status);
+  CHECK_OK(status);
+  return table;
+}
+
 TEST(RowsOfTheNextCallHaveTheirMemory) {
   // Given a table of which a call of new keys takes eight large pages
   constexpr int64_t kKeys = 16384, kDim = 256;
-  TableOptions options;
-  options.dim = kDim;
-  Status status;
-  const auto table = MakeHostTable(options, nullptr, &status);
-  CHECK_OK(status);
+  const auto table = MakeTable(kDim);
   Train(table.get(), 0, kKeys);
   Train(table.get(), kKeys, kKeys);
   // When the thread has had time
@@ -123,23 +128,22 @@ TEST(RowsOfTheNextCallHaveTheirMemory) {
   CHECK_TRUE(Becomes(is_there));
 }
 
-TEST(ASlotMadeMeanwhileHasMemoryForAllRows) {
+TEST(SlotsMadeMeanwhileHaveMemoryForAllRows) {
   for (int i = 0; i < 10; ++i) {
-    // Given a table for which the thread makes more rows ready, after a call of many new keys
+    // Given tables for which the thread makes more rows ready, after a call of many new keys
     constexpr int64_t kKeys = 20000, kDim = 64;
-    TableOptions options;
-    options.dim = kDim;
-    Status status;
-    const auto table = MakeHostTable(options, nullptr, &status);
-    CHECK_OK(status);
-    Train(table.get(), 0, kKeys);
-    // When an optimizer makes its slot
-    void* slot;
-    CHECK_OK(table->Slot({"accumulator", kDim, DataType::kFloat32, 0.5f}, &slot));
-    // Then rows that the thread has made ready have one, too
-    Train(table.get(), kKeys, kKeys);
-    const int64_t last = 2 * kKeys * kDim - 1;
-    CHECK_EQ(static_cast<const float*>(slot)[last], 0.5f);
+    const auto table = MakeTable(kDim), other = MakeTable(kDim);
+    for (EmbeddingTable* one : {other.get(), table.get()}) Train(one, 0, kKeys);
+    for (EmbeddingTable* one : {table.get(), other.get()}) {
+      // When an optimizer makes its slots
+      void *wide, *narrow;
+      CHECK_OK(one->Slot({"momentum", kDim, DataType::kFloat32, 0.5f}, &wide));
+      CHECK_OK(one->Slot({"velocity", 1, DataType::kFloat32, 0.25f}, &narrow));
+      // Then rows that the thread has made ready have them, too
+      Train(one, kKeys, kKeys);
+      CHECK_EQ(static_cast<const float*>(wide)[2 * kKeys * kDim - 1], 0.5f);
+      CHECK_EQ(static_cast<const float*>(narrow)[2 * kKeys - 1], 0.25f);
+    }
   }
 }
 

@@ -110,10 +110,9 @@ if __name__ == "__main__":
     import horovod.tensorflow
     import tensorflow
 
-    import group_embedding
     from group_embedding.ops import _library
 
     _library.library()
-    del horovod, tensorflow, group_embedding  # imported for the ranks
+    del horovod, tensorflow  # imported for the ranks, as is the package with its ops
     gc.freeze()  # so that memory stays shared
     run_rank(**wait_for_ranks())

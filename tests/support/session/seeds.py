@@ -7,9 +7,9 @@ import numpy as np
 
 
 def start(seed):
-    """Random numbers start anew: Python's, NumPy's and, where they are imported, TensorFlow's and
-    those of Keras 2, which once a test has called `keras.utils.set_random_seed` draws the seeds of
-    initial values from a generator of its own."""
+    """Seeds Python's random numbers, NumPy's and, where it is imported, TensorFlow's. Also has
+    Keras 2 draw the seeds of initial values from Python's again: after a test's call of
+    `keras.utils.set_random_seed` it draws them from a generator of its own."""
     random.seed(seed)
     np.random.seed(seed)
     tf = sys.modules.get("tensorflow")
