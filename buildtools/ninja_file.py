@@ -39,8 +39,22 @@ def write(path, text):
     return path
 
 
+def _ccache():
+    """The front of a compiler's command: ccache, where it is installed."""
+    ccache = shutil.which("ccache")
+    if not ccache:
+        return ""
+    # What it asks for before it keeps an object that a precompiled header went into. No object has
+    # the folder that it was compiled in.
+    sloppiness = "pch_defines,time_macros,include_file_mtime,include_file_ctime"
+    return f"CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS={sloppiness} {ccache} "
+
+
 class NinjaFile:
     """The text of a build.ninja: compile rules, one link rule, and the edges between them.
+
+    Paths in this checkout are written as seen from it, so that ccache knows the same command in
+    another one.
 
     Objects of the core are shared by all TensorFlow and Python versions, so the command that makes
     one must not depend on either. Depfiles stay on disk (no ``deps = gcc``) because several ninja
@@ -51,8 +65,7 @@ class NinjaFile:
         self.cuda = cuda
         self.precompiled = set()
         self.jobs = int(os.environ.get("GROUP_EMBEDDING_JOBS") or len(os.sched_getaffinity(0)))
-        ccache = shutil.which("ccache")
-        launcher = f"{ccache} " if ccache else ""
+        launcher = _ccache()
         cxx = find_tool(os.environ.get("CXX") or "g++", "install it with `apt install g++`")
         defines = "-DNDEBUG"
         if cuda:
@@ -67,13 +80,9 @@ class NinjaFile:
             f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",
             "  description = C++ $in",
-            # Without ccache, which by default keeps no object that a precompiled header went into.
-            "rule cxx_precompiled",
-            f"  command = {cxx} $cxxflags $extra -MMD -MF $out.d -c $in -o $out",
-            "  depfile = $out.d",
-            "  description = C++ $in",
             "rule precompile",
-            f"  command = {cxx} $cxxflags $extra -MMD -MF $out.d -x c++-header -c $in -o $out",
+            f"  command = {launcher}{cxx} $cxxflags $extra -MMD -MF $out.d -x c++-header -c $in"
+            " -o $out",
             "  depfile = $out.d",
             "  description = precompile $in",
             "rule link",
@@ -116,7 +125,6 @@ class NinjaFile:
             after: files that are written before any source is compiled.
         """
         made = []
-        cxx = "cxx" if header is None else "cxx_precompiled"
         after = f" || {' '.join(map(str, after))}" if after else ""
         if header is not None:
             # g++ takes the .gch beside the path that it is given, if it was made with these flags.
@@ -133,7 +141,7 @@ class NinjaFile:
             if source.suffix == ".cu" and not self.cuda:
                 continue
             target = OBJECTS / folder / source.relative_to(root).with_suffix(source.suffix + ".o")
-            rule = "nvcc" if source.suffix == ".cu" else cxx
+            rule = "nvcc" if source.suffix == ".cu" else "cxx"
             self.lines += [f"build {target}: {rule} {source}{after}", f"  extra = {extra}"]
             made.append(target)
         return made
@@ -191,7 +199,7 @@ class NinjaFile:
         """Writes build/<name>.ninja and builds all of it; ends the process where that fails."""
         OBJECTS.mkdir(exist_ok=True)
         file = OBJECTS / f"{name}.ninja"
-        file.write_text("\n".join(self.lines) + "\n")
+        file.write_text("\n".join(self.lines).replace(f"{ROOT}/", "") + "\n")
         ninja = find_tool("ninja", "install it with `pip install ninja`")
-        if subprocess.call([ninja, "-f", file, "-j", str(self.jobs)]) != 0:
+        if subprocess.call([ninja, "-f", file, "-j", str(self.jobs)], cwd=ROOT) != 0:
             fail("the native build failed, see the compiler's message above")

@@ -1,10 +1,14 @@
 """Files of saves that failed or were killed: the next save removes them, and no file in use."""
 
+import fcntl
+import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,8 +169,6 @@ def test_a_save_in_another_process_completes(slow_process, tmp_path):
 
 
 def test_a_file_that_somebody_writes_is_not_touched(tmp_path):
-    import fcntl
-
     path = tmp_path / "model-7.data-rabcd-of-efghi.tmp"
     path.write_bytes(b"rows")
     _, checkpoint = make()
@@ -178,6 +180,57 @@ def test_a_file_that_somebody_writes_is_not_touched(tmp_path):
     checkpoint.write(f"{tmp_path}/two")
 
     assert not path.exists()
+
+
+def can_be_swept(folder):
+    """Whether another process may remove files of checkpoints without an index."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+@pytest.mark.parametrize("change", ["made_again", "working_directory"])
+def test_a_path_that_leads_to_another_folder_is_locked_there(change, tmp_path, monkeypatch):
+    # Given tables that hold their checkpoint in a folder, to whose path another folder has come,
+    # with what a killed process left there
+    (tmp_path / "first" / "saves").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "first")
+    earlier, checkpoint = make()
+    checkpoint.write("saves/model")
+    if change == "made_again":
+        shutil.rmtree("saves")
+    else:
+        (tmp_path / "second").mkdir()
+        monkeypatch.chdir(tmp_path / "second")
+    Path("saves").mkdir()
+    leave(Path("saves"), "model-7")
+    write, seen = tf.raw_ops.SaveV2, []
+
+    def look(**kwargs):
+        seen.append((can_be_swept("saves"), len(files.present("saves/model"))))
+        return write(**kwargs)
+
+    # When other tables are saved under the same name
+    later, checkpoint = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.raw_ops, "SaveV2", look)
+        checkpoint.write("saves/model")
+    # Then no other process may remove their files before the index is written, and what was left is
+    # gone; no less once the earlier tables are
+    assert seen == [(False, 3)]
+    assert files.present("saves/model-7") == []
+    del earlier
+    gc.collect()
+    assert not can_be_swept("saves") and len(files.present("saves/model")) == 3
+    # And the folder is free when the tables that hold it are gone
+    del later, checkpoint
+    gc.collect()
+    assert can_be_swept("saves")
 
 
 @pytest.mark.parametrize("changes", [False, True], ids=["full", "changes"])

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "table/file/file_system.h"
@@ -75,9 +76,14 @@ struct Folder {
   std::map<std::string, std::weak_ptr<const void>> holds;  // by prefix, without the folder
 };
 
+// Device and inode: a path may lead to another folder than before, where somebody removed the
+// folder and made it again, or the process changed its working directory. While a folder's file is
+// open, no other folder has its numbers.
+using FolderId = std::pair<dev_t, ino_t>;
+
 struct Folders {
   std::mutex mutex;
-  std::map<std::string, Folder> by_path;  // with a slash at the end
+  std::map<FolderId, Folder> by_id;
 };
 
 Folders& AllFolders() {
@@ -110,17 +116,17 @@ void Sweep(const std::string& path, Folder* folder) {
   while (flock(folder->file, LOCK_SH) != 0 && errno == EINTR) continue;
 }
 
-void Release(const std::string& path, const std::string& prefix) {
+void Release(const FolderId& id, const std::string& prefix) {
   Folders& all = AllFolders();
   std::lock_guard<std::mutex> lock(all.mutex);
-  const auto folder = all.by_path.find(path);
-  if (folder == all.by_path.end()) return;
+  const auto folder = all.by_id.find(id);
+  if (folder == all.by_id.end()) return;
   const auto hold = folder->second.holds.find(prefix);
   if (hold == folder->second.holds.end() || !hold->second.expired()) return;  // held anew meanwhile
   folder->second.holds.erase(hold);
   if (!folder->second.holds.empty()) return;
   if (folder->second.file >= 0) close(folder->second.file);
-  all.by_path.erase(folder);
+  all.by_id.erase(folder);
 }
 
 }  // namespace
@@ -142,9 +148,12 @@ std::shared_ptr<const void> HoldSave(const std::string& prefix) {
   const size_t slash = prefix.rfind('/');
   const std::string path = slash == std::string::npos ? "./" : prefix.substr(0, slash + 1);
   const std::string name = slash == std::string::npos ? prefix : prefix.substr(slash + 1);
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) return nullptr;
+  const FolderId id(status.st_dev, status.st_ino);
   Folders& all = AllFolders();
   std::lock_guard<std::mutex> lock(all.mutex);
-  Folder& folder = all.by_path[path];
+  Folder& folder = all.by_id[id];
   std::shared_ptr<const void> held;
   if (const auto found = folder.holds.find(name); found != folder.holds.end()) {
     held = found->second.lock();
@@ -152,7 +161,7 @@ std::shared_ptr<const void> HoldSave(const std::string& prefix) {
     folder.holds.erase(found);
   }
   Sweep(path, &folder);
-  held = std::shared_ptr<const void>(&folder, [path, name](const void*) { Release(path, name); });
+  held = std::shared_ptr<const void>(&folder, [id, name](const void*) { Release(id, name); });
   folder.holds[name] = held;
   return held;
 }

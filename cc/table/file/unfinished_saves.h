@@ -18,7 +18,8 @@ bool IsTableSuffix(const std::string& suffix);
 
 // Holds the checkpoint of that prefix, on this machine's file system, for as long as the result
 // lives, and removes what others left in the folder, if it is the first to hold it. A folder that
-// cannot be locked, as on some file systems of networks, is left as it is.
+// cannot be locked, as on some file systems of networks, is left as it is. Null: there is no
+// folder.
 std::shared_ptr<const void> HoldSave(const std::string& prefix);
 
 }  // namespace group_embedding
