@@ -36,7 +36,7 @@ class Ranks:
         self.num_ranks = num_ranks
         self._folder = self._job = None
 
-    def run(self, function, *args, timeout=60):
+    def run(self, function, *args, timeout=180):
         """Calls `function(*args)` on all ranks.
 
         Args:

@@ -32,11 +32,11 @@ def make_bed(link, tmp_path):
 
 @pytest.fixture
 def start_job(link, starter, tmp_path):
-    """start_job(bed, "aabb", function, *args, timeout=60, environment={}) -> a `Job`: two ranks on
+    """start_job(bed, "aabb", function, *args, timeout=180, environment={}) -> a `Job`: two ranks on
     host a and two on host b call `function(*args)`."""
     jobs = []
 
-    def start(bed, where, function, *args, timeout=60, environment=()):
+    def start(bed, where, function, *args, timeout=180, environment=()):
         folder = tmp_path / f"job_{len(jobs)}"
         jobs.append(Job(bed, starter, where, folder, function, args, timeout, environment))
         return jobs[-1]

@@ -145,7 +145,7 @@ def expected():
 def test_hosts_train_what_one_process_trains(make_bed, start_job, expected, where, placement):
     bed = make_bed(len(set(where)))
 
-    job = start_job(bed, where, train_on_rank, list(CASES), placement, timeout=120)
+    job = start_job(bed, where, train_on_rank, list(CASES), placement, timeout=240)
     ranks = job.results()
 
     for name, arrays in expected.items():
@@ -159,7 +159,7 @@ def test_a_slow_link_changes_nothing(make_bed, start_job, expected):
     bed = make_bed(2)
     bed.set_link("a", "b", delay=5, rate=100, loss=1)
 
-    ranks = start_job(bed, "ab", train_on_rank, ["by_key"], timeout=120).results()
+    ranks = start_job(bed, "ab", train_on_rank, ["by_key"], timeout=240).results()
 
     for of_rank in ranks:
         for found, array in zip(of_rank["by_key"], expected["by_key"]):

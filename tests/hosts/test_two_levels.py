@@ -140,7 +140,7 @@ def expected():
 @pytest.mark.parametrize("where", LAYOUTS)
 def test_two_levels_train_what_one_process_trains(make_bed, start_job, expected, where):
     # Given ranks on hosts
-    job = start_job(make_bed(len(set(where))), where, train_on_rank, timeout=120)
+    job = start_job(make_bed(len(set(where))), where, train_on_rank, timeout=240)
 
     # When they train tables whose rows cross once a rank, and once a host
     ranks = job.results()

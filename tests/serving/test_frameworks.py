@@ -116,7 +116,7 @@ def test_sessions_publish(parts, tmp_path):
             session.apply(target / "versions" / f"{version:020}")
         found = session.predict({"ids": np.array(keys)})["score"]
     rows = np.array([np.frombuffer(expected[7][0][key], np.float32) for key in keys])
-    np.testing.assert_allclose(found, rows @ expected[7][1], rtol=1e-5)
+    np.testing.assert_allclose(found, rows @ expected[7][1], rtol=1e-5, atol=1e-6)
 
 
 def test_sessions_refuse_variables_in_parts(tmp_path):

@@ -132,7 +132,7 @@ def assert_equal(content, expected):
 
 def test_versions_are_what_all_ranks_trained(two_ranks, tmp_path):
     # Given two ranks with tables in each placement, which train, erase keys and publish
-    expected, of_rank_1 = two_ranks.run(publish_versions, str(tmp_path), timeout=120)
+    expected, of_rank_1 = two_ranks.run(publish_versions, str(tmp_path), timeout=240)
     assert list(expected) == list(of_rank_1) == [1, 2, 3, 4, 5, 6]
 
     # When versions are read: from their base, and one after the other
@@ -175,7 +175,7 @@ def test_versions_go_to_a_service(kind, services, two_ranks, tmp_path):
     (tmp_path / "work").mkdir()
     address = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     expected, _ = two_ranks.run(
-        publish_to_service, url, str(tmp_path / "work"), address, timeout=120
+        publish_to_service, url, str(tmp_path / "work"), address, timeout=240
     )
 
     # When its versions are read, then each is what both ranks trained, to the bit, bases too
@@ -240,7 +240,7 @@ def publish_with_failures(folder, failing_rank, on_failure):
 def test_all_ranks_fail_together_and_nothing_is_lost(failing_rank, on_failure, two_ranks, tmp_path):
     # Given ranks of which one cannot write twice
     found = two_ranks.run(
-        publish_with_failures, str(tmp_path), failing_rank, on_failure, timeout=120
+        publish_with_failures, str(tmp_path), failing_rank, on_failure, timeout=240
     )
 
     # Then both raise in time, and no version is there
@@ -276,7 +276,7 @@ def test_ranks_go_on_with_a_base_where_a_target_lost_versions(two_ranks, tmp_pat
     # Given ranks whose target loses the version that it had
     # When they publish again, Then both learn it once
     (told, expected), (told_1, _) = two_ranks.run(
-        publish_to_what_loses_versions, str(tmp_path), timeout=120
+        publish_to_what_loses_versions, str(tmp_path), timeout=240
     )
     assert told == told_1 == [1, 2]
 
@@ -301,7 +301,7 @@ def publish_at_steps(folder):
 
 def test_ranks_publish_in_the_background(two_ranks, tmp_path):
     (version, expected), (of_rank_1, _) = two_ranks.run(
-        publish_at_steps, str(tmp_path), timeout=120
+        publish_at_steps, str(tmp_path), timeout=240
     )
     assert version == of_rank_1 >= 4
     reader = Reader(ge.serving.open_target(tmp_path))

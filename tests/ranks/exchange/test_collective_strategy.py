@@ -157,13 +157,13 @@ def train_on_rank(folder, storage=None):
 @pytest.fixture(scope="module")
 def one_process(start_ranks, tmp_path_factory):
     with start_ranks(1) as one:
-        return one.run(train_on_rank, str(tmp_path_factory.mktemp("one")), timeout=120)[0]
+        return one.run(train_on_rank, str(tmp_path_factory.mktemp("one")), timeout=240)[0]
 
 
 @pytest.fixture(scope="module")
 def ranks(several_ranks, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("ranks"))
-    return several_ranks.run(train_on_rank, folder, timeout=120)
+    return several_ranks.run(train_on_rank, folder, timeout=240)
 
 
 def serve_as_object(exported, given):

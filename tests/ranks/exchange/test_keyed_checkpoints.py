@@ -203,7 +203,7 @@ def run(num_ranks, request, function, *args):
         return [function(*args)]
     fixture = {2: "two_ranks", 3: "three_ranks", 4: "four_ranks"}[num_ranks]
     ranks = request.getfixturevalue(fixture)
-    return ranks.run(on_rank, function.__name__, *args, timeout=120)
+    return ranks.run(on_rank, function.__name__, *args, timeout=240)
 
 
 @pytest.fixture(scope="module")
