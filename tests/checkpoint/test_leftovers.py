@@ -183,7 +183,7 @@ def test_a_file_that_somebody_writes_is_not_touched(tmp_path):
 
 
 def can_be_swept(folder):
-    """Whether another process may remove files of checkpoints without an index."""
+    """Returns whether another process may remove files of checkpoints without an index."""
     file = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
