@@ -220,10 +220,11 @@ def test_a_path_that_leads_to_another_folder_is_locked_there(change, tmp_path, m
     with monkeypatch.context() as patched:
         patched.setattr(tf.raw_ops, "SaveV2", look)
         checkpoint.write("saves/model")
-    # Then no other process may remove their files before the index is written, and what was left is
-    # gone; no less once the earlier tables are
+    # Then no other process may remove their files before the index is written, and the files of the
+    # killed process are gone
     assert seen == [(False, 3)]
     assert files.present("saves/model-7") == []
+    # And the folder stays locked when the earlier tables are gone
     del earlier
     gc.collect()
     assert not can_be_swept("saves") and len(files.present("saves/model")) == 3
