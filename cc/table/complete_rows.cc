@@ -36,4 +36,23 @@ Status CompleteRows(const EmbeddingTable& table, const KeyedRowsView& given, Key
   return {};
 }
 
+void DropRows(const std::unordered_set<int64_t>& keys, KeyedRows* rows) {
+  std::vector<size_t> left;
+  for (size_t i = 0; i < rows->keys.size(); ++i) {
+    if (keys.count(rows->keys[i]) == 0) left.push_back(i);
+  }
+  const size_t num_keys = rows->keys.size();
+  const auto keep = [&](auto* array) {
+    const size_t width = array->size() / num_keys;  // 0: it was not given
+    auto to = array->begin();
+    for (const size_t i : left) to = std::copy_n(array->begin() + i * width, width, to);
+    array->resize(left.size() * width);
+  };
+  if (left.size() == num_keys) return;
+  for (auto* numbers : {&rows->counts, &rows->versions}) keep(numbers);
+  for (std::vector<char>& slot : rows->slots) keep(&slot);
+  keep(&rows->values);
+  keep(&rows->keys);
+}
+
 }  // namespace group_embedding

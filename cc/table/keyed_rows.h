@@ -10,7 +10,7 @@ namespace group_embedding {
 // The data of a row beside its values and slots.
 struct RowInfo {
   int64_t key;
-  int64_t count;    // how often the key was trained; -1: the row belongs to no key
+  int64_t count;    // how often the key was trained; negative: the row belongs to no key
   int64_t version;  // the step at which it was trained last; -1: no step was given
   int64_t clock;    // the number of the batch in which it was trained last
 };

@@ -1,13 +1,15 @@
 """Random programs of tables with a budget whose keys expire, on 1, 2 and 3 ranks."""
 
 import pytest
+from support.cases.core_runner import on_gpu
 from table import storages
 from table.budget_programs import Program, run_for
 
 SECONDS = 300  # of a part of the hour
+STORAGES = [*storages.ON_HOST, pytest.param(storages.HBM, id="HBM", marks=on_gpu)]
 
 
-@pytest.mark.parametrize("storage", storages.ON_HOST)
+@pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))]

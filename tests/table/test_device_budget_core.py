@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.cases.core_runner import on_gpu
 from support.oracles.budget import zipf_batches
+from table.budget_programs import POLICIES
 from table.device_tables import DeviceTable, core
 from table.steps import located, start_of
 from table.storages import DRAM, HBM
@@ -24,27 +25,57 @@ def train(table, keys, step):
         return rows.copy()
 
 
-def make_tables(**budget):
-    return [storage.make_table(DIM, budget=core.Budget(**budget)) for storage in (DRAM, HBM)]
+def make_tables(keeps_time=False, **budget):
+    return [
+        storage.make_table(DIM, budget=core.Budget(**budget), keeps_time=keeps_time)
+        for storage in (DRAM, HBM)
+    ]
 
 
-@pytest.mark.parametrize("evict", ["least_recent", "least_frequent"])
+@pytest.mark.parametrize("evict", POLICIES)
 @pytest.mark.parametrize("keep", [0.5, 0.97])
+@pytest.mark.parametrize("num_shares", [0, 24])
 @pytest.mark.parametrize("size", [3_000, 60_000])
-def test_the_same_keys_go_as_in_host_memory(evict, keep, size):
+def test_the_same_keys_go_as_in_host_memory(evict, keep, num_shares, size):
     # Given a table in either memory, with space for fewer keys than come
-    host, device = make_tables(max_keys=50_000, keep=keep, evict=evict)
+    budget = {"max_keys": 50_000, "keep": keep, "evict": evict, "num_shares": num_shares}
+    tables = make_tables(keeps_time=evict == "earliest", **budget, **POLICIES[evict])
+    host, device = tables
     batches = zipf_batches(seed=8, num_batches=60, size=size, num_keys=300_000, exponent=0.8)
+    random = np.random.default_rng(8)
 
-    # When both see the same batches, some of which train in the same step
+    # When both see the same batches, some of which train in the same step, with scores and times
     for number, batch in enumerate(batches):
-        for table in (host, device):
+        scores = random.normal(size=size).astype(np.float32)
+        for table in tables:
+            if evict == "earliest":
+                table.set_time(1 + number // 2)
             train(table, batch, step=number // 3)
+            if evict == "score":
+                table.set_scores(batch, scores)
         if number % 6 == 5:
             # Then they have the same keys, and the keys without a place were the same
             assert content(device) == content(host)
     assert device.budget_counts() == host.budget_counts()
     assert device.budget_counts()["evicted"] > 10_000
+
+
+@pytest.mark.parametrize("hands_out", ["keys", "rows"])
+def test_keys_that_nobody_takes_in_time_are_missed(hands_out):
+    # Given more keys that go than wait to be taken
+    _, table = make_tables(max_keys=1000, hands_out=hands_out)
+    for step in range(100):
+        train(table, np.arange(1000 * step, 1000 * step + 1000), step)
+    # When they are taken
+    taken = table.take_evicted()
+    # Then each is there once, with its row, or is missed
+    missed = table.budget_counts()["missed"]
+    keys = taken["keys"]
+    assert len(set(keys.tolist())) == len(keys) >= 16384
+    assert len(keys) + missed == table.budget_counts()["evicted"] == 99_000
+    np.testing.assert_array_equal(taken["versions"], keys // 1000)
+    if hands_out == "rows":
+        np.testing.assert_array_equal(taken["values"], start_of(keys, DIM))
 
 
 def test_rows_are_the_same_on_every_run_and_those_of_evicted_keys_are_used_again():
@@ -152,26 +183,34 @@ def test_erased_keys_and_cleared_tables_leave_places():
     assert device.budget_counts()["without_place"] == 0
 
 
-def test_more_rows_than_the_budget_are_not_restored():
-    table = HBM.make_table(DIM, budget=core.Budget(max_keys=10))
-    rows = {"keys": np.arange(11), "values": np.zeros((11, DIM), np.float32)}
-
-    with pytest.raises(RuntimeError, match="expected at most 10 keys, its budget, got 11"):
-        table.insert(rows)
-
-    assert table.num_keys == 0
+@pytest.mark.parametrize("num_shares", [0, 24])
+def test_given_rows_find_places_as_in_host_memory(num_shares):
+    tables = make_tables(max_keys=3000, evict="smallest_norm", num_shares=num_shares)
+    random = np.random.default_rng(6)
+    for step in range(8):
+        keys = random.integers(0, 9000, 2500)
+        values = random.integers(-4, 5, (2500, DIM)).astype(np.float32)
+        for table in tables:
+            table.insert({"keys": keys, "values": values})
+            train(table, keys[:100], step)
+        assert content(tables[1]) == content(tables[0])
+    host, device = (table.budget_counts() for table in tables)
+    assert device == host
+    assert device["evicted"] > 1000 and device["without_place"] > 1000
 
 
 @pytest.mark.parametrize(
-    "budget",
+    "options",
     [
-        {"max_bytes": 1 << 20},
-        {"max_keys": 10, "evict": "smallest_norm"},
-        {"max_keys": 10, "safe_steps": 2},
-        {"max_keys": 10, "hands_out": "keys"},
-        {"max_keys": 12, "num_shares": 6},
+        {"budget": {"max_bytes": 1 << 20}},
+        {"budget": {"max_keys": 10}, "admission": "counter", "min_count": 2},
+        {"budget": {"max_keys": 10}, "matrix": None},
+        {"budget": {"max_keys": 10}, "device_bytes": 1 << 20},
+        {"budget": {"max_keys": 10, "num_shares": 24}},
     ],
 )
-def test_a_budget_that_gpu_memory_cannot_keep_is_refused(budget):
-    with pytest.raises(RuntimeError, match="expected, in GPU memory, a budget of keys of its rank"):
-        DeviceTable(dim=DIM, matrix=np.zeros((1, DIM), np.float32), budget=core.Budget(**budget))
+def test_a_budget_that_gpu_memory_cannot_keep_is_refused(options):
+    options = {"matrix": np.zeros((1, DIM), np.float32), **options}
+    budget = core.Budget(**options.pop("budget"))
+    with pytest.raises(RuntimeError, match="table 'table': expected"):
+        DeviceTable(dim=DIM, budget=budget, **options)

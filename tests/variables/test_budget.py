@@ -13,6 +13,11 @@ from support.oracles.budget import BudgetedDict, content, zipf_batches
 import group_embedding as ge
 
 DIM = 4
+IN_TIERS = [
+    pytest.param(("dram",), id="dram"),
+    pytest.param(("dram", "disk"), id="dram+disk"),
+    pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
+]
 
 
 def make(tmp_path, name="user", tiers=("dram",), **options):
@@ -48,7 +53,7 @@ def found_in(table):
     }
 
 
-@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+@pytest.mark.parametrize("tiers", IN_TIERS)
 @pytest.mark.parametrize(
     "policy",
     [
@@ -60,12 +65,6 @@ def found_in(table):
 )
 def test_the_lowest_go(tiers, policy, tmp_path):
     compare_with_a_dict(tiers, policy, tmp_path)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("evict", ["least_recent", "least_frequent"])
-def test_the_lowest_go_in_gpu_memory(evict, tmp_path):
-    compare_with_a_dict(["hbm"], {"evict": evict}, tmp_path)
 
 
 def compare_with_a_dict(tiers, policy, tmp_path):
@@ -124,7 +123,7 @@ def test_evicted_rows_are_handed_out(tmp_path):
     assert len(table.take_evicted().keys) == 0
 
 
-@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+@pytest.mark.parametrize("tiers", IN_TIERS)
 def test_a_checkpoint_in_the_middle_changes_nothing(tiers, tmp_path):
     policy = {"evict": "least_frequent", "safe_steps": 3}
     options = {"max_keys": 60, "budget_of": "all", **policy}

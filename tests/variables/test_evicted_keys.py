@@ -155,7 +155,14 @@ def evict(tables, folder):
 
 
 @pytest.mark.parametrize("expel", [save, evict])
-@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+@pytest.mark.parametrize(
+    "tiers",
+    [
+        pytest.param(("dram",), id="dram"),
+        pytest.param(("dram", "disk"), id="dram+disk"),
+        pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
+    ],
+)
 def test_keys_that_expire_are_handed_out_once(tiers, expel, tmp_path):
     # Given two tables with 40 keys of each of four steps, every tenth of them with a small row
     users, items = (

@@ -6,19 +6,19 @@
 
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
 #include "table/change_log.h"
 #include "table/device/device_memory.h"
+#include "table/device/make_places.h"
+#include "table/evicted_rows.h"
 #include "table/table_options.h"
 
 namespace group_embedding {
 
-struct PlacesArgs;
-struct PlacesState;
-
-// Whether a table in GPU memory can keep a budget: of keys, of its rank, by step or count.
+// Whether a table in GPU memory can keep a budget: of keys, without a filter.
 Status CheckDeviceBudget(const TableOptions& options);
 
 // Not thread-safe: the caller has the table's lock.
@@ -32,13 +32,14 @@ class DeviceBudget {
   Status Begin();
   Status Grow(int64_t num_rows);  // that the table has from now on
   int64_t bytes() const;
-  int64_t max_keys() const { return budget_.max_keys; }
+  int64_t max_keys() const { return max_keys_; }
+  int64_t MaxKeysOfShare(int64_t share) const {
+    return budget_.MaxKeysOfShare(share, budget_.max_keys);
+  }
   // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
   int64_t max_rows() const { return max_keys() * (is_shared_ ? 2 : 1); }
   // The most keys that go in a call with at most so many new ones.
-  int64_t MostToGo(int64_t num_new) const {
-    return max_keys() - budget_.NumKept(max_keys(), num_new);
-  }
+  int64_t MostToGo(int64_t num_new) const;
   // So many rows may become free, of which a call with so many keys needs some.
   int64_t MostFree(int64_t num_keys) const { return MostToGo(num_keys) + num_keys; }
 
@@ -47,18 +48,41 @@ class DeviceBudget {
   // clock: of the call. oldest_batch: of all.
   PlacesArgs ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch) const;
 
-  // Wait for the stream. ReadEvicted: appends the keys that went since the last call.
+  // Keys came or went otherwise than by such calls.
+  void ForgetShares(cudaStream_t stream);
+  // Keys that the host has taken out for others, and given ones that found no place.
+  void CountOnHost(int64_t num_evicted, int64_t num_without_place);
+
+  // Wait for the stream. ReadEvicted: appends the keys that went since the last call, which then
+  // wait to be handed out.
   BudgetCounts Counts(cudaStream_t stream) const;
   void ReadEvicted(ChangeLog* changes, cudaStream_t stream);
+  EvictedRows* handed_out() const { return handed_out_.get(); }  // null: keys are not handed out
+  int64_t max_handed_out() const { return EvictedSize(); }       // that wait at a time
 
  private:
+  struct Evicted {
+    std::unique_ptr<DeviceMemory> keys, counts, versions, rows;  // null: not handed out
+  };
+
   int64_t EvictedSize() const;
+  // The last keys that went, from the n-th on, to the host.
+  template <typename T>
+  std::vector<T> ToHostFrom(const DeviceMemory& memory, int64_t n, int64_t width,
+                            cudaStream_t stream) const;
+  std::vector<std::pair<DeviceMemory*, int64_t>> EvictedMemory() const;  // and bytes of a key
 
   const Budget budget_;
-  const int64_t first_row_;
+  const int64_t first_row_, max_keys_, row_bytes_;
   PlacesState* state_ = nullptr;  // in device memory, as are:
   int64_t *num_free_of_blocks_ = nullptr, *num_gone_of_blocks_ = nullptr;
-  std::unique_ptr<DeviceMemory> tied_, free_, gone_, evicted_;
+  unsigned long long* of_shares_ = nullptr;  // [2 num_shares] new ones and those that went
+  int64_t* keys_of_share_ = nullptr;
+  ShareLimit* limits_ = nullptr;
+  std::unique_ptr<DeviceMemory> tied_, free_, gone_;
+  Evicted evicted_;
+  std::unique_ptr<EvictedRows> handed_out_;
+  int64_t num_evicted_on_host_ = 0, num_without_place_on_host_ = 0, num_missed_ = 0;
   int64_t num_blocks_ = 0;
   int64_t oldest_other_ = 0;  // batch in flight beside the call's own; 0: there is none
   bool is_shared_ = false;    // there was one, in some call

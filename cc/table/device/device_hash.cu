@@ -176,9 +176,12 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = State().next_row;
   DeviceBuffer<bool> flags(num_rows);
-  RequireCuda(ChooseEvicted(Ref(), eviction, step, num_rows, flags.data(), stream));
+  Eviction of_now = eviction;
+  of_now.minute = Minute();
+  RequireCuda(ChooseEvicted(Ref(), of_now, step, num_rows, flags.data(), stream));
   DeviceBuffer<int64_t> rows(num_rows);
   const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
+  if (eviction.kind != Eviction::Kind::kNone) HandOut(rows.data(), count);
   DeviceBuffer<int64_t> keys(count);
   RequireCuda(KeysOfRows(Ref(), rows.data(), count, keys.data(), stream));
   return EraseKeys(keys.data(), count);

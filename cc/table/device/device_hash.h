@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "core/status.h"
@@ -25,6 +26,7 @@
 #include "table/device/make_places.h"
 #include "table/device/prefetch_rows.h"
 #include "table/device/row_moves.h"
+#include "table/lowest_keys.h"
 
 namespace group_embedding {
 
@@ -67,6 +69,9 @@ class DeviceHash : public EmbeddingTable {
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
+  Status SetTime(int64_t minute) override;
+  Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
+  void TakeEvicted(KeyedRows* rows) override;
   BudgetCounts budget_counts() const override;
   ChangeLog* changes() override;
   ChangeMark Now() const override;
@@ -97,8 +102,8 @@ class DeviceHash : public EmbeddingTable {
   virtual bool PrefetchSome() { return false; }
   void AwaitMark() const { streams_.AwaitMark(); }
   // own_batches: of the call.
-  Status Prepare(int64_t num_keys, Access access, cudaStream_t stream,
-                 const std::vector<int64_t>& own_batches = {});
+  Status Prepare(int64_t num_keys, Access access, int64_t step, cudaStream_t stream,
+                 const std::vector<int64_t>& own_batches);
   DeviceTableRef Ref() const;
   // What the prepared call needs to make places; nothing: it cannot exceed the budget.
   const std::optional<PlacesArgs>& places() const { return places_; }
@@ -166,7 +171,6 @@ class DeviceHash : public EmbeddingTable {
   Status MakeSpace(int64_t num_keys, cudaStream_t stream);
   Status PreparePlaces(int64_t num_keys);
   void ReadEvicted() const;
-  Status CheckFits(const std::vector<int64_t>& keys) const;
   Status GrowRows(int64_t num_rows);
   Status GrowCandidates(int64_t num_candidates);
   Status MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
@@ -177,6 +181,22 @@ class DeviceHash : public EmbeddingTable {
   void MoveRows();
   int64_t OldestBatchLocked() const;
   ChangeMark NowLocked() const;
+
+  // Of its budget and of its keys' times: device_hash_budget.cu.
+  Status MakeOwnSlots();
+  bool KeepsTime() const {
+    return options_.keeps_time || options_.budget.first == EvictFirst::kEarliest;
+  }
+  int64_t Minute() const;
+  // The slot that keys are compared by; -1: none.
+  int ScoreSlot() const {
+    return options_.budget.first == EvictFirst::kEarliest ? time_slot_ : score_slot_;
+  }
+  void HandOut(const int64_t* device_rows, int64_t num_rows);
+  // Drops rows that are given, and evicts keys, until both together keep the budget.
+  Status FitIntoBudget(KeyedRows* given);
+  // The keys that may go, in any order: none of `keys`, no safe one, and none in use.
+  std::vector<EvictionCandidate> Candidates(const std::unordered_set<int64_t>& keys) const;
 
   Status InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
@@ -216,6 +236,9 @@ class DeviceHash : public EmbeddingTable {
   Status full_because_;
 
   std::unique_ptr<DeviceBudget> budget_;  // null: without one
+  int score_slot_ = -1, born_slot_ = -1, time_slot_ = -1;  // -1: there is none
+  int64_t minute_ = 0;                                     // that SetTime has set; 0: none
+  int64_t last_step_ = -1;                                 // that was trained
   std::optional<PlacesArgs> places_;
   std::deque<Retired> retired_;  // without a budget, which finds rows of erased keys
   int64_t clock_ = 0;

@@ -1,7 +1,6 @@
 // Rows that a caller gives, as of a checkpoint, are inserted in a DeviceHash.
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "core/device_buffer.h"
 #include "table/check_table.h"
@@ -22,6 +21,7 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   if (!wrong.ok()) return wrong;
   KeyedRows rows;
   Status incomplete = CompleteRows(*this, given, &rows);
+  if (incomplete.ok()) incomplete = FitIntoBudget(&rows);
   if (!incomplete.ok()) return incomplete;
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;
@@ -29,8 +29,6 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   for (size_t i = 0; i < rows.keys.size(); ++i) {
     if (last[rows.keys[i]] == i) chosen.push_back(i);
   }
-  const Status fits = CheckFits(rows.keys);
-  if (!fits.ok()) return fits;
   const Alone alone(*this);
   ++clock_;  // the next snapshot of changes has these rows
   for (size_t begin = 0; begin < chosen.size(); begin += kKeysAtOnce) {
@@ -39,22 +37,6 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
     if (!status.ok()) return status;
   }
   return {};
-}
-
-Status DeviceHash::CheckFits(const std::vector<int64_t>& keys) const {
-  if (budget_ == nullptr) return {};
-  std::vector<int64_t> rows(keys.size());
-  Find(keys.data(), static_cast<int64_t>(keys.size()), rows.data());
-  std::unordered_set<int64_t> new_keys;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (rows[i] == kNoRow) new_keys.insert(keys[i]);
-  }
-  const int64_t total = num_keys() + static_cast<int64_t>(new_keys.size());
-  if (total <= budget_->max_keys()) return {};
-  return Named(": expected at most ") + std::to_string(budget_->max_keys()) +
-         " keys, its budget, got " + std::to_string(total) +
-         " with those that are inserted; raise max_keys, or restore into host memory, where the " +
-         "highest stay";
 }
 
 Status DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count) {

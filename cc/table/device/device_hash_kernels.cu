@@ -95,8 +95,11 @@ __global__ void ChooseEvictedKernel(DeviceTableRef table, Eviction eviction, int
   const bool is_keys = row >= table.first_row && info.count >= 0;
   const bool is_old = Has(eviction, Eviction::Kind::kGlobalStep) && info.version >= 0 &&
                       step - info.version > eviction.steps_to_live;
+  const uint32_t minute = table.minutes == nullptr ? 0 : table.minutes[row];  // 0: not known
+  const bool is_late = Has(eviction, Eviction::Kind::kTime) && minute != 0 &&
+                       eviction.minute - minute > eviction.minutes_to_live;
   // An eviction of no kind is that of all keys: see DeviceHash::Clear.
-  bool evict = is_keys && (eviction.kind == Eviction::Kind::kNone || is_old);
+  bool evict = is_keys && (eviction.kind == Eviction::Kind::kNone || is_old || is_late);
   if (is_keys && !evict && Has(eviction, Eviction::Kind::kL2Weight)) {
     const float half = table.dtype == DataType::kFloat32 ? HalfSquares<float>(table, row, lane)
                        : table.dtype == DataType::kFloat16
@@ -140,6 +143,22 @@ __global__ void ScatterRowsKernel(const char* from, const int64_t* rows, int64_t
                                   int32_t bytes, char* to) {
   const int64_t i = ThreadIndex() / kWarpSize;
   if (i < count) CopyBytes(from + i * bytes, to + rows[i] * bytes, bytes, threadIdx.x % kWarpSize);
+}
+
+// A warp has one row.
+__global__ void GatherRowsKernel(const char* from, const int64_t* rows, int64_t count,
+                                 int32_t bytes, char* to) {
+  const int64_t i = ThreadIndex() / kWarpSize;
+  if (i < count) CopyBytes(from + rows[i] * bytes, to + i * bytes, bytes, threadIdx.x % kWarpSize);
+}
+
+// A thread has one key.
+__global__ void SetScoresKernel(DeviceTableRef table, const int64_t* rows, const float* scores,
+                                int64_t count, float* array) {
+  const int64_t i = ThreadIndex();
+  if (i >= count || rows[i] == kNoRow) return;
+  array[rows[i]] = scores[i];
+  table.infos[rows[i]].clock = table.clock;
 }
 
 template <typename T>
@@ -212,6 +231,21 @@ cudaError_t CountsOfCandidates(const DeviceTableRef& table, const int64_t* keys,
   if (num_keys == 0) return cudaSuccess;
   CountsOfCandidatesKernel<<<BlocksFor(num_keys), kThreads, 0, stream>>>(table, keys, rows,
                                                                          num_keys, infos);
+  return cudaGetLastError();
+}
+
+cudaError_t GatherRows(const char* from, const int64_t* rows, int64_t count, int32_t bytes,
+                       char* to, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  GatherRowsKernel<<<BlocksFor(count * kWarpSize), kThreads, 0, stream>>>(from, rows, count, bytes,
+                                                                          to);
+  return cudaGetLastError();
+}
+
+cudaError_t SetScoresOfRows(const DeviceTableRef& table, const int64_t* rows, const float* scores,
+                            int64_t count, float* array, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  SetScoresKernel<<<BlocksFor(count), kThreads, 0, stream>>>(table, rows, scores, count, array);
   return cudaGetLastError();
 }
 

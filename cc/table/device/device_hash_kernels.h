@@ -45,6 +45,15 @@ cudaError_t CountsOfCandidates(const DeviceTableRef& table, const int64_t* keys,
 cudaError_t ScatterRows(const char* from, const int64_t* rows, int64_t count, int32_t bytes,
                         char* to, cudaStream_t stream);
 
+// to[i] = from[rows[i]], of `bytes` each.
+cudaError_t GatherRows(const char* from, const int64_t* rows, int64_t count, int32_t bytes,
+                       char* to, cudaStream_t stream);
+
+// Writes the scores of those keys that have a row, which is then one of the table's clock.
+// array: [usable_rows], the table's slot of scores.
+cudaError_t SetScoresOfRows(const DeviceTableRef& table, const int64_t* rows, const float* scores,
+                            int64_t count, float* array, cudaStream_t stream);
+
 // Slots of rows [0, num_rows) at their initial value.
 cudaError_t FillSlotArray(const SlotArray& array, int64_t num_rows, cudaStream_t stream);
 

@@ -92,7 +92,7 @@ Status DeviceHash::Begin(const void* matrix) {
         {ref_.rows + matrix_bytes, options_.dim, options_.dtype, options_.no_row_value}, 1, stream);
   }
   if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
-  return failed == cudaSuccess ? Status()
+  return failed == cudaSuccess ? MakeOwnSlots()
                                : Named(std::string(": CUDA: ") + cudaGetErrorString(failed));
 }
 
@@ -165,6 +165,12 @@ DeviceTableRef DeviceHash::Ref() const {
     ref.slot_arrays[s] = {slot_arrays_[s]->data(), slots_[s].width, slots_[s].dtype,
                           slots_[s].initial};
   }
+  const auto own = [this](int slot) { return slot < 0 ? nullptr : slot_arrays_[slot]->data(); };
+  ref.scores = reinterpret_cast<const float*>(own(score_slot_));
+  ref.born = reinterpret_cast<uint32_t*>(own(born_slot_));
+  ref.minutes = reinterpret_cast<uint32_t*>(own(time_slot_));
+  ref.minute = KeepsTime() ? static_cast<uint32_t>(Minute()) : 0;
+  ref.decay_steps = options_.budget.decay_steps;
   return ref;
 }
 
@@ -183,6 +189,7 @@ void DeviceHash::SetState(const TableState& state) {
   RequireCuda(cudaStreamSynchronize(streams_.own()));
   *report_ = {enqueued_, state};
   rebuilt_at_ = -1;
+  if (budget_ != nullptr) budget_->ForgetShares(streams_.own());
 }
 
 TableState DeviceHash::Reported(int64_t* enqueued_since) const {
@@ -192,13 +199,14 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
   return report_->state;
 }
 
-Status DeviceHash::Prepare(int64_t num_keys, Access access, cudaStream_t stream,
+Status DeviceHash::Prepare(int64_t num_keys, Access access, int64_t step, cudaStream_t stream,
                            const std::vector<int64_t>& own_batches) {
   if (moves_ != nullptr || budget_ != nullptr) ++clock_;  // every call that locates has a number
   const bool is_ahead = streams_.IsAfterMark(stream);     // of a batch: its rows come from disk
   if (access == Access::kTrain && batches_.empty() && !is_ahead) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return {};
+  last_step_ = std::max(last_step_, step);
   if (tier_prefetcher_ != nullptr && !is_ahead) RequireCuda(tier_prefetcher_->ForgetNext(stream));
   streams_.Follow(&training_stream_, stream);
   if (!is_ahead) ReleaseRetired();
@@ -243,7 +251,9 @@ Status DeviceHash::PreparePlaces(int64_t num_keys) {
   int64_t since = 0;
   const TableState state = Reported(&since);
   const int64_t more = since + num_keys;
-  if (state.num_keys + more <= budget_->max_keys() && state.RowsWith(more) <= usable_rows_) {
+  const bool is_one = options_.budget.shares_of_rank() == 1;  // else it counts keys of shares
+  if (is_one && state.num_keys + more <= budget_->max_keys() &&
+      state.RowsWith(more) <= usable_rows_) {
     return {};
   }
   places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());

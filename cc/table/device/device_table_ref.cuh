@@ -10,7 +10,7 @@
 
 namespace group_embedding {
 
-inline constexpr int kMaxSlotArrays = 8;
+inline constexpr int kMaxSlotArrays = 11;  // of an update rule 8, of the table 3
 
 // A key that is counted and has no row.
 struct Candidate {
@@ -73,6 +73,12 @@ struct DeviceTableRef {
   RowShape shape;
   int32_t num_slot_arrays;
   SlotArray slot_arrays[kMaxSlotArrays];
+  // Of these, what the table has for its budget and for evictions by time; null: it needs none.
+  const float* scores;  // [usable_rows], kScoreSlot
+  uint32_t* born;       // [usable_rows], kBornSlot
+  uint32_t* minutes;    // [usable_rows], kTimeSlot
+  uint32_t minute;      // of the call
+  int64_t decay_steps;  // of Budget
 
   // The row that a key without one reads.
   __device__ int64_t DefaultRow(int64_t key) const {
@@ -81,6 +87,9 @@ struct DeviceTableRef {
   }
   __device__ int64_t KeyOfRow(int64_t row) const { return __ldcg(&infos[row].key); }
   __device__ char* Row(int64_t row) const { return rows + row * dim * SizeOf(dtype); }
+  __device__ void MarkTime(int64_t row) const {
+    if (minutes != nullptr) __stcg(&minutes[row], minute);
+  }
 };
 
 }  // namespace group_embedding

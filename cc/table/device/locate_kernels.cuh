@@ -3,6 +3,7 @@
 //   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
 //   claims
 //                    a slot of the index; the other occurrences follow it
+//      DecayCounts, CountFound   count, in tables whose counts decay: these are halved first
 //   2. CountClaims, AddToBloom   only for tables with a filter: count the claimed keys
 //   3. ChooseRows    chooses the claimed keys that get a row; a scan numbers them by first position
 //   4. GiveRows      writes the new rows, and enters their numbers into the index
@@ -27,7 +28,38 @@ __device__ void CountKey(const LocateArgs& args, const DeviceTableRef& table, in
   atomicAdd(reinterpret_cast<unsigned long long*>(&info->count),
             static_cast<unsigned long long>(times));
   __stcg(reinterpret_cast<longlong2*>(&info->version), longlong2{args.step, table.clock});
+  table.MarkTime(row);
   table.moves.Use(table.infos, row, table.clock);
+}
+
+// The row of a key that LocateKeys has found and not counted, as counts decay; or kNoRow.
+__device__ int64_t RowToCount(const LocateArgs& args, const LocatePlace& place) {
+  const bool is_found = place.is_key && place.table.decay_steps > 0 &&
+                        KindOfClaim(args.claims[place.position()]) == ClaimKind::kNone;
+  return is_found ? place.task.rows[place.i] : kNoRow;
+}
+
+// A thread has one key. Of the occurrences of a key the first to write the step halves its count,
+// before any is counted.
+__global__ void __launch_bounds__(kLocateThreads) DecayCountsKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  const int64_t row = RowToCount(args, place);
+  if (row < 0) return;
+  RowInfo* info = &place.table.infos[row];
+  const auto version = static_cast<int64_t>(
+      atomicExch(reinterpret_cast<unsigned long long*>(&info->version),
+                 static_cast<unsigned long long>(args.step)));
+  if (version == args.step) return;
+  const int64_t count = __ldcg(&info->count);
+  const int64_t decayed = DecayedCount(count, version, args.step, place.table.decay_steps);
+  if (decayed != count) __stcg(&info->count, decayed);
+}
+
+// A thread has one key.
+__global__ void __launch_bounds__(kLocateThreads) CountFoundKernel(LocateArgs args) {
+  const LocatePlace place = LocatePlace::Of(args);
+  const int64_t row = RowToCount(args, place);
+  if (row >= 0) CountKey(args, place.table, row, place.times());
 }
 
 // A thread finds one key, together with its warp.
@@ -51,7 +83,7 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   }
   if (found.row < 0) return;
   place.task.rows[place.i] = found.row;
-  CountKey(args, place.table, found.row, place.times());
+  if (place.table.decay_steps == 0) CountKey(args, place.table, found.row, place.times());
 }
 
 // A thread finds one key, together with its warp, and marks its row as one of the next batch.
@@ -191,6 +223,11 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   }
   __syncwarp();
   StartRows(table, new_rows + warp_begin, new_keys + warp_begin, __popc(votes), lane);
+  __syncwarp();  // another lane has written the initial values of the row's slots
+  if (row != kNoRow) {
+    table.MarkTime(row);
+    if (table.born != nullptr) __stcg(&table.born[row], BornMark(args.step));
+  }
   // The row is written before its number is in the index.
   __threadfence();
   __syncwarp();

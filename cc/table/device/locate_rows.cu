@@ -19,7 +19,7 @@ struct LocatePlan {
   std::vector<std::vector<int64_t>> batches;  // of each table, those of its requests
   std::vector<int64_t> first_positions = {0}, table_positions = {0};
   BlockPlan blocks;
-  bool has_filter = false, has_bloom = false, has_reads = false;
+  bool has_filter = false, has_bloom = false, has_reads = false, has_decay = false;
 
   int64_t num_positions() const { return first_positions.back(); }
   int64_t KeysOf(size_t t) const { return table_positions[t + 1] - table_positions[t]; }
@@ -42,6 +42,7 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
       const Admission::Kind kind = requests[r].table->options().admission.kind;
       plan.has_filter |= kind != Admission::Kind::kAll;
       plan.has_bloom |= kind == Admission::Kind::kBloom;
+      plan.has_decay |= requests[r].table->options().budget.decay_steps > 0;
     }
     requests_of[at->second].push_back(r);
     plan.batches[at->second].push_back(requests[r].batch);
@@ -157,6 +158,10 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, Locat
   }
   if (error != cudaSuccess) return error;
   LocateKeysKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
+  if (plan.has_decay) {
+    DecayCountsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+    CountFoundKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  }
   if (plan.has_filter) CountClaimsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   if (plan.has_bloom && !args.admits_all) {
     AddToBloomKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
@@ -187,7 +192,7 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    Status status = plan.tables[t]->Prepare(plan.KeysOf(t), access, stream, plan.batches[t]);
+    Status status = plan.tables[t]->Prepare(plan.KeysOf(t), access, step, stream, plan.batches[t]);
     if (!status.ok()) return status;
     tables.push_back(plan.tables[t]->Ref());
   }

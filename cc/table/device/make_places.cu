@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/owner.h"
 #include "table/device/locate_rows.cuh"
 #include "table/device/make_places.h"
 #include "table/device/places_state.cuh"
@@ -11,10 +12,20 @@ namespace {
 constexpr int kRowsOfWord = 32;
 constexpr int64_t kSampledWords = 4096;  // from which on one in so many groups is sampled:
 constexpr int64_t kSampleEach = 32;
-constexpr int kCount = 0, kVersion = 1, kHash = 2;
+constexpr int kScore = 0, kVersion = 1, kHash = 2;
+constexpr int64_t kAnyShare = -1;
 constexpr int64_t kAlwaysFree = 0;  // the clock of a free row that no batch can hold
 
+// Whether a kernel with fewer registers does: one share, by step or count, nothing else.
+bool IsPlain(const PlacesArgs& places) {
+  const bool by_info =
+      places.first == EvictFirst::kLeastRecent || places.first == EvictFirst::kLeastFrequent;
+  return places.num_shares == 1 && by_info && places.safe_steps == 0 &&
+         places.evicted_counts == nullptr;
+}
+
 // A launch for one table. All threads call all methods together.
+template <bool kIsPlain>
 class PlaceMaker {
  public:
   __device__ PlaceMaker(const LocateArgs& args, const PlacesArgs& places)
@@ -26,27 +37,24 @@ class PlaceMaker {
         narrowing_(&places.state->narrow) {}
 
   __device__ void Run() {
-    const int64_t num_new = CountNew();
-    const int64_t num_keys = __ldcg(&state_.num_keys), num_free = __ldcg(&state_.num_free);
     next_row_ = __ldcg(&state_.next_row);
+    CountNew();
+    if (has_shares() && __ldcg(&p_.state->are_counted) == 0) CountKeys();
+    const int64_t num_free = __ldcg(&state_.num_free);
     const int64_t num_unused = table_.usable_rows - next_row_;
-    const bool is_over = num_keys + num_new > p_.max_keys;
-    if (!is_over && num_new <= num_free + num_unused) return;
-    // As Budget::NumKept says.
-    const int64_t beside_new = max(p_.max_keys - num_new, int64_t{0});
-    EvictLowest(is_over ? max(num_keys - min(p_.low_keys, beside_new), int64_t{0}) : 0);
-    int64_t num_free_now, num_gone;
-    ListRows(&num_free_now, &num_gone);
-    const int64_t places =
-        max(min(p_.max_keys - (num_keys - num_gone), num_free_now + num_unused), int64_t{0});
-    if (num_new > places) LeaveOut(num_new - places);
-    grid_.sync();
-    p_.state->narrow.Clear(Thread(), NumThreads());
-    if (Thread() != 0) return;
-    state_.num_keys = num_keys - num_gone;
-    state_.num_free = num_free_now;
-    p_.state->num_evicted += num_gone;
-    p_.state->num_without_place += max(num_new - places, int64_t{0});
+    int64_t num_new = 0;
+    bool is_over = false;
+    for (int64_t s = 0; s < num_shares(); ++s) {
+      num_new += NewOf(s);
+      is_over = is_over || KeysOf(s) + NewOf(s) > p_.limits[s].max_keys;
+    }
+    if (is_over || num_new > num_free + num_unused) {
+      MakePlaces(num_unused);
+    } else if (has_shares()) {
+      grid_.sync();  // nobody reads the shares any more
+      if (Thread() < num_shares()) p_.keys_of_share[Thread()] += NewOf(Thread());
+      if (Thread() == 0) p_.state->are_counted = 1;
+    }
   }
 
  private:
@@ -66,15 +74,106 @@ class PlaceMaker {
     }
   }
 
-  __device__ int64_t CountNew() const {
-    int64_t mine = 0, of_block;
-    ForPositions([&](int64_t, bool is_new) { mine += is_new; });
-    BlockScan(mine, &of_block);
-    if (threadIdx.x == 0 && of_block > 0) {
-      atomicAdd(&p_.state->num_new, static_cast<unsigned long long>(of_block));
+  __device__ int64_t num_shares() const { return kIsPlain ? 1 : p_.num_shares; }
+  __device__ bool has_shares() const { return num_shares() > 1; }
+  // The table's number of the share of a key.
+  __device__ int64_t ShareOf(int64_t key) const {
+    return has_shares() ? OwnerOfKey(key, p_.num_all_shares) - p_.first_share : 0;
+  }
+  __device__ int64_t NewOf(int64_t share) const {
+    return static_cast<int64_t>(__ldcg(&p_.new_of_share[share]));
+  }
+  __device__ int64_t GoneOf(int64_t share) const {
+    return static_cast<int64_t>(__ldcg(&p_.gone_of_share[share]));
+  }
+  __device__ int64_t KeysOf(int64_t share) const {
+    return has_shares() ? __ldcg(&p_.keys_of_share[share]) : __ldcg(&state_.num_keys);
+  }
+
+  // A key more of a share; a warp calls it together.
+  __device__ static void AddOne(unsigned long long* of_shares, int64_t share, bool is_one) {
+    const unsigned peers = __match_any_sync(kFullWarp, is_one ? share : kAnyShare);
+    const bool is_first = __ffs(peers) - 1 == static_cast<int>(threadIdx.x % kWarpSize);
+    if (is_one && is_first) {
+      atomicAdd(&of_shares[share], static_cast<unsigned long long>(__popc(peers)));
+    }
+  }
+
+  __device__ void CountNew() const {
+    if (has_shares()) {
+      ForPositions([&](int64_t position, bool is_new) {
+        AddOne(p_.new_of_share, is_new ? ShareOf(KeyAt(position)) : kAnyShare, is_new);
+      });
+    } else {
+      int64_t mine = 0;
+      ForPositions([&](int64_t, bool is_new) { mine += is_new; });
+      AddOfBlock(mine, p_.new_of_share);
     }
     grid_.sync();
-    return static_cast<int64_t>(__ldcg(&p_.state->num_new));
+  }
+
+  // Adds the sum over the threads of the block.
+  __device__ static void AddOfBlock(int64_t mine, unsigned long long* to) {
+    int64_t of_block;
+    BlockScan(mine, &of_block);
+    if (threadIdx.x == 0 && of_block != 0) atomicAdd(to, static_cast<unsigned long long>(of_block));
+  }
+
+  // Keys of shares, after something else than a call like this has changed them.
+  __device__ void CountKeys() const {
+    if (Thread() < num_shares()) __stcg(&p_.keys_of_share[Thread()], int64_t{0});
+    grid_.sync();
+    auto* counts = reinterpret_cast<unsigned long long*>(p_.keys_of_share);
+    ForRows(true, 1, [&](int64_t, int64_t row, bool is_one) {
+      const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, 0};
+      AddOne(counts, info.count >= 0 ? ShareOf(info.key) : kAnyShare, info.count >= 0);
+    });
+    grid_.sync();
+  }
+
+  __device__ void MakePlaces(int64_t num_unused) {
+    for (int64_t s = 0; s < num_shares(); ++s) EvictOfShare(s);
+    if (!knows_free_) Evict({0, 0, 0, false}, kHash, true, kAnyShare);  // nothing
+    int64_t num_free, num_gone;
+    ListRows(&num_free, &num_gone);
+    // Of each share, and last of all: where other batches hold rows, these may be short.
+    int64_t num_given = 0, more = 0, num_without = 0;
+    for (int64_t s = 0; s <= num_shares(); ++s) {
+      const bool is_last = s == num_shares();
+      const int64_t given = is_last ? 0 : GivenTo(s);
+      num_given += given;
+      more = is_last ? max(num_given - (num_free + num_unused), int64_t{0}) : NewOf(s) - given;
+      num_without += more;
+      if (more > 0) LeaveOut(more, is_last ? kAnyShare : s);
+    }
+    grid_.sync();
+    p_.state->narrow.Clear(Thread(), NumThreads());
+    if (has_shares() && Thread() < num_shares()) AddToKeys(Thread());
+    if (Thread() != 0) return;
+    p_.state->are_counted = more == 0;  // else shares are counted anew
+    state_.num_keys -= num_gone;
+    state_.num_free = num_free;
+    p_.state->num_evicted += num_gone;
+    p_.state->num_without_place += num_without;
+  }
+
+  // How many of its new keys a share has places for, once keys have gone.
+  __device__ int64_t GivenTo(int64_t share) const {
+    const int64_t left = KeysOf(share) - GoneOf(share);
+    return min(NewOf(share), max(p_.limits[share].max_keys - left, int64_t{0}));
+  }
+
+  __device__ void AddToKeys(int64_t share) const {
+    p_.keys_of_share[share] = KeysOf(share) - GoneOf(share) + GivenTo(share);
+  }
+
+  __device__ void EvictOfShare(int64_t share) {
+    const ShareLimit& limit = p_.limits[share];
+    const int64_t num_keys = KeysOf(share), num_new = NewOf(share);
+    if (num_keys + num_new <= limit.max_keys) return;
+    // As Budget::NumKept says.
+    const int64_t beside_new = max(limit.max_keys - num_new, int64_t{0});
+    EvictLowest(max(num_keys - min(limit.low_keys, beside_new), int64_t{0}), share);
   }
 
   // Calls use(word, row, is_one) in whole warps, which have the 32 rows of a word of the bits: for
@@ -103,25 +202,68 @@ class PlaceMaker {
     const longlong2 first = __ldcg(halves), second = __ldcg(halves + 1);
     return {first.x, first.y, second.x, second.y};
   }
-  __device__ bool MayGo(const RowInfo& info) const {
-    return info.count >= 0 && info.clock < p_.held_from;
+  __device__ bool MayGo(int64_t row, const RowInfo& info, int64_t share) const {
+    if (info.count < 0 || info.clock >= p_.held_from) return false;
+    if (has_shares() && ShareOf(info.key) != share) return false;
+    return kIsPlain || table_.born == nullptr ||
+           !IsSafe(__ldcg(&table_.born[row]), args_.step, p_.safe_steps);
   }
 
   // The numbers by which keys are compared, one after the other.
-  __device__ static uint64_t NumberOf(const RowInfo& info, int which) {
-    if (which == kCount) return static_cast<uint64_t>(info.count);
+  __device__ uint64_t NumberOf(int64_t row, const RowInfo& info, int which) const {
+    if (which == kScore) return ScoreOf(row, info);
     if (which == kVersion) return eviction_order::OfInteger(info.version);
     return IndexRef::HashOf(info.key);
   }
 
-  __device__ void EvictLowest(int64_t num_to_go) {
+  // As OrderOfRow::Score on the host.
+  __device__ uint64_t ScoreOf(int64_t row, const RowInfo& info) const {
+    switch (kIsPlain ? EvictFirst::kLeastFrequent : p_.first) {
+      case EvictFirst::kDecayedFrequency:
+        return static_cast<uint64_t>(
+            DecayedCount(info.count, info.version, args_.step, p_.decay_steps));
+      case EvictFirst::kSmallestNorm:
+        return eviction_order::OfSquares(SquaresOf(row));
+      case EvictFirst::kLowestScore:
+        return eviction_order::OfFloat(__ldcg(&table_.scores[row]));
+      case EvictFirst::kEarliest:
+        return __ldcg(&table_.minutes[row]);
+      default:
+        return static_cast<uint64_t>(info.count);
+    }
+  }
+
+  __device__ double SquaresOf(int64_t row) const {
+    const char* values = table_.Row(row);
+    switch (table_.dtype) {
+      case DataType::kFloat16:
+        return SquaresIn(reinterpret_cast<const __half*>(values));
+      case DataType::kBFloat16:
+        return SquaresIn(reinterpret_cast<const __nv_bfloat16*>(values));
+      default:
+        return SquaresIn(reinterpret_cast<const float*>(values));
+    }
+  }
+  // One after the other, so that the sum is the host's: the squares are exact in double.
+  template <typename T>
+  __device__ double SquaresIn(const T* values) const {
+    double sum = 0;
+    for (int32_t j = 0; j < table_.dim; ++j) {
+      const double x = ToFloat(values[j]);
+      sum += x * x;
+    }
+    return sum;
+  }
+
+  __device__ void EvictLowest(int64_t num_to_go, int64_t share) {
     bool all = true;  // rows are looked at, as none is known to be tied
-    int which = p_.first == EvictFirst::kLeastRecent ? kVersion : kCount;
+    int which = p_.first == EvictFirst::kLeastRecent ? kVersion : kScore;
     for (int64_t left = num_to_go; left > 0; ++which, all = false) {
       const auto numbers = [&](int64_t each, const auto& use) {
         ForRows(all, each, [&](int64_t, int64_t row, bool is_one) {
           const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, 0};
-          use(NumberOf(info, which), MayGo(info));
+          const bool may_go = MayGo(row, info, share);
+          use(may_go ? NumberOf(row, info, which) : 0, may_go);
         });
       };
       NumberRange likely;  // of hashes: all
@@ -131,51 +273,51 @@ class PlaceMaker {
       }
       const auto all_numbers = [&](const auto& use) { numbers(1, use); };
       const NarrowRange range = narrowing_.Find(left, all_numbers, likely);
-      Evict(range, which, all);
+      Evict(range, which, all, share);
       left = range.takes_all ? 0 : range.left;
     }
-    if (all) Evict({0, 0, 0, false}, which, all);  // nothing, but knows the free rows
   }
 
-  // Evicts those that the range takes; those in it are tied.
-  __device__ void Evict(const NarrowRange& range, int which, bool all) {
+  // Evicts those keys of the share that the range takes; those in it are tied. The first time that
+  // it looks at all rows it finds those that are free.
+  __device__ void Evict(const NarrowRange& range, int which, bool all, int64_t share) {
     const int lane = threadIdx.x % kWarpSize;
-    int64_t num_emptied = 0;
+    const bool is_first = !knows_free_;
+    knows_free_ = true;
+    int64_t num_emptied = 0, num_gone = 0;
     ForRows(all, 1, [&](int64_t word, int64_t row, bool is_one) {
       const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, INT64_MAX};
-      const uint64_t number = NumberOf(info, which);
-      const bool goes = MayGo(info) && range.Takes(number);
-      const bool is_tied = MayGo(info) && !goes && range.Has(number);
+      const bool may_go = share != kAnyShare && MayGo(row, info, share);
+      const uint64_t number = may_go ? NumberOf(row, info, which) : 0;
+      const bool goes = may_go && range.Takes(number);
+      const bool is_tied = may_go && !goes && range.Has(number);
       const bool is_free = is_one && info.count < 0 && info.clock < p_.reuse_from;
       if (table_.copies != nullptr) {
         CopyForSnapshot(*table_.copies, goes ? row : kNoRow);
         __syncwarp();  // all lanes copy each row
       }
       if (goes) num_emptied += TakeOut(row, info);
+      num_gone += goes;
       const unsigned ties = __ballot_sync(kFullWarp, is_tied);
       const unsigned gone = __ballot_sync(kFullWarp, goes);
       const unsigned free = __ballot_sync(kFullWarp, is_free || (goes && IsFreeAtOnce()));
       if (lane != 0) return;
       __stcg(&p_.tied[word], ties);
-      __stcg(&p_.gone[word], all ? gone : __ldcg(&p_.gone[word]) | gone);
-      __stcg(&p_.free[word], all ? free : __ldcg(&p_.free[word]) | free);
+      __stcg(&p_.gone[word], is_first ? gone : __ldcg(&p_.gone[word]) | gone);
+      __stcg(&p_.free[word], is_first ? free : __ldcg(&p_.free[word]) | free);
     });
     __syncwarp();  // the lanes of the warp read its ties
-    int64_t of_block;
-    BlockScan(num_emptied, &of_block);
-    if (threadIdx.x == 0 && of_block > 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(&state_.used_slots),
-                ~static_cast<unsigned long long>(of_block) + 1);
-    }
+    AddOfBlock(-num_emptied, reinterpret_cast<unsigned long long*>(&state_.used_slots));
+    if (share != kAnyShare) AddOfBlock(num_gone, &p_.gone_of_share[share]);
   }
 
   __device__ bool IsFreeAtOnce() const { return table_.clock < p_.reuse_from; }
 
-  // Returns whether the index has a slot in use less.
+  // Returns whether the index has a slot in use less. The count of a key that goes is kept, negative.
   __device__ bool TakeOut(int64_t row, const RowInfo& info) const {
     const int64_t clock = IsFreeAtOnce() ? kAlwaysFree : table_.clock;
     auto* halves = reinterpret_cast<longlong2*>(&table_.infos[row]);
-    __stcg(halves, longlong2{info.key, -1});
+    __stcg(halves, longlong2{info.key, ~info.count});
     __stcg(halves + 1, longlong2{info.version, clock});
     const uint64_t hash = IndexRef::HashOf(info.key);
     return table_.index.TakeOut(hash, SlotWord::Make(IndexRef::TagOf(hash), SlotKind::kRow, row));
@@ -237,23 +379,45 @@ class PlaceMaker {
   __device__ void ListGone(int64_t word, uint32_t bits, int64_t at, int64_t num_gone) const {
     for (; bits != 0; bits &= bits - 1, ++at) {
       if (num_gone - at > p_.evicted_size) continue;  // keys that went later are in its place
-      const int64_t number = p_.state->num_evicted + at;
-      p_.evicted[number % p_.evicted_size] = table_.KeyOfRow(word * kRowsOfWord + __ffs(bits) - 1);
+      KeepGone(word * kRowsOfWord + __ffs(bits) - 1,
+               (p_.state->num_evicted + at) % p_.evicted_size);
     }
   }
 
-  // The new keys with the lowest hashes get no row.
-  __device__ void LeaveOut(int64_t count) {
-    const auto hash_at = [&](int64_t position, bool is_new) {
-      if (!is_new) return uint64_t{0};
-      const LocateTask& task = TaskAt(args_, position);
-      return IndexRef::HashOf(task.keys[position - task.first_position]);
+  __device__ void KeepGone(int64_t row, int64_t place) const {
+    const RowInfo info = InfoOf(row);
+    p_.evicted[place] = info.key;
+    if (kIsPlain || p_.evicted_counts == nullptr) return;
+    p_.evicted_counts[place] = ~info.count;
+    p_.evicted_versions[place] = info.version;
+    if (p_.evicted_rows == nullptr) return;
+    const auto bytes = static_cast<int32_t>(table_.dim * SizeOf(table_.dtype));
+    const char* from = table_.Row(row);
+    char* to = p_.evicted_rows + place * bytes;
+    for (int32_t i = 0; i < bytes; i += 2) {  // of any type
+      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+    }
+  }
+
+  __device__ int64_t KeyAt(int64_t position) const {
+    const LocateTask& task = TaskAt(args_, position);
+    return task.keys[position - task.first_position];
+  }
+
+  // The new keys with the lowest hashes, of a share or of all, get no row.
+  __device__ void LeaveOut(int64_t count, int64_t share) {
+    const auto for_each = [&](const auto& use) {
+      ForPositions([&](int64_t position, bool is_new) {
+        const int64_t key = is_new ? KeyAt(position) : 0;
+        const bool is_of_share = share == kAnyShare || ShareOf(key) == share;
+        use(position, IndexRef::HashOf(key), is_new && is_of_share);
+      });
     };
     const NarrowRange range = narrowing_.Find(count, [&](const auto& use) {
-      ForPositions([&](int64_t position, bool is_new) { use(hash_at(position, is_new), is_new); });
+      for_each([&](int64_t, uint64_t hash, bool is_one) { use(hash, is_one); });
     });
-    ForPositions([&](int64_t position, bool is_new) {
-      if (is_new && range.Takes(hash_at(position, is_new))) args_.gets_row[position] = 0;
+    for_each([&](int64_t position, uint64_t hash, bool is_one) {
+      if (is_one && range.Takes(hash)) __stcg(&args_.gets_row[position], 0);
     });
   }
 
@@ -264,11 +428,13 @@ class PlaceMaker {
   cooperative_groups::grid_group grid_;
   Narrowing narrowing_;
   int64_t next_row_ = 0;
+  bool knows_free_ = false;  // the bits of free rows and of those that lost their keys are there
 };
 
+template <bool kIsPlain>
 __global__ void __launch_bounds__(kPlaceThreads, 2)
     MakePlacesKernel(LocateArgs args, PlacesArgs places) {
-  PlaceMaker(args, places).Run();
+  PlaceMaker<kIsPlain>(args, places).Run();
 }
 
 }  // namespace
@@ -277,16 +443,20 @@ int64_t NumPlacesBlocks() {
   int device = 0, num_processors = 0, of_processor = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, MakePlacesKernel, kPlaceThreads, 0);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, MakePlacesKernel<false>,
+                                                kPlaceThreads, 0);
   return std::max(1, num_processors * of_processor);
 }
 
 cudaError_t MakePlaces(const LocateArgs& args, PlacesArgs places, cudaStream_t stream) {
-  const cudaError_t failed = cudaMemsetAsync(&places.state->num_new, 0, sizeof(uint64_t), stream);
+  // Those that went are behind the new ones.
+  const cudaError_t failed = cudaMemsetAsync(places.new_of_share, 0,
+                                             2 * places.num_shares * sizeof(uint64_t), stream);
   if (failed != cudaSuccess) return failed;
   LocateArgs located = args;
   void* arguments[] = {&located, &places};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(&MakePlacesKernel),
+  const auto kernel = IsPlain(places) ? &MakePlacesKernel<true> : &MakePlacesKernel<false>;
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
                                      dim3(static_cast<unsigned>(places.num_blocks)),
                                      dim3(kPlaceThreads), arguments, 0, stream);
 }

@@ -11,12 +11,23 @@ namespace group_embedding {
 struct LocateArgs;
 struct PlacesState;
 
-// What a call does in a table with a budget.
+// How many keys a share of the budget may have, and how many an eviction for no new key leaves.
+struct ShareLimit {
+  int64_t max_keys, low_keys;
+};
+
+// What a call does in a table with a budget. All arrays are in device memory.
 struct PlacesArgs {
   int64_t table;  // its number in the call
-  int64_t max_keys, low_keys;
   EvictFirst first;
-  int64_t held_from;   // keys trained by calls from that on stay
+  int64_t decay_steps, safe_steps;
+  // The table has the shares of the budget from first_share on, of num_all_shares; or one budget.
+  int64_t num_shares, first_share, num_all_shares;
+  const ShareLimit* limits;           // [num_shares]
+  unsigned long long* new_of_share;   // [num_shares] of the call
+  unsigned long long* gone_of_share;  // [num_shares] of the call
+  int64_t* keys_of_share;             // [num_shares] where there are several, from call to call
+  int64_t held_from;                  // keys trained by calls from that on stay
   int64_t reuse_from;  // rows that lost their keys from that on may be held by other batches
   PlacesState* state;
   int64_t num_blocks;           // of the launch, for which
@@ -25,8 +36,11 @@ struct PlacesArgs {
   // A bit per row: whether it has the score of the last one that goes, is free, has lost its key.
   uint32_t *tied, *free, *gone;
   int64_t max_free;  // rows for which the table's list of free rows has space
-  int64_t* evicted;  // [evicted_size] the last keys that went: the n-th in place n % evicted_size
+  // The last keys that went: the n-th in place n % evicted_size.
   int64_t evicted_size;
+  int64_t* evicted;                              // [evicted_size]
+  int64_t *evicted_counts, *evicted_versions;    // [evicted_size]; null: keys are not handed out
+  char* evicted_rows;                            // [evicted_size, dim]; null: rows are not
 };
 
 // Before rows are given: evicts if the call's new keys would exceed the budget, lists the free rows

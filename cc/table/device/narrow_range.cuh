@@ -15,7 +15,7 @@ inline constexpr int kBinBits = 12, kBins = 1 << kBinBits;
 
 // In device memory; between launches as Clear() leaves it.
 struct NarrowState {
-  static constexpr int kNumSamples = 2;  // in a launch
+  static constexpr int kNumSamples = 64;  // in a launch
   struct Sample {
     unsigned long long lowest, highest;
   };
@@ -84,9 +84,10 @@ class Narrowing {
     return range;
   }
 
-  // The range of those numbers; all, if there are none.
+  // The range of those numbers; all, if there are none, or the launch has had all its samples.
   template <typename ForEach>
   __device__ NumberRange RangeOf(const ForEach& for_each) {
+    if (num_samples_ == NarrowState::kNumSamples) return {};
     unsigned long long lowest = ~0ULL, highest = 0;
     for_each([&](uint64_t number, bool is_one) {
       if (!is_one) return;

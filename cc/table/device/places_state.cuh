@@ -6,8 +6,8 @@
 namespace group_embedding {
 
 struct PlacesState {
-  unsigned long long num_new;              // keys of the call
   int64_t num_evicted, num_without_place;  // in the table's life
+  int32_t are_counted;                     // the keys of shares, where there are several
   NarrowState narrow;
 };
 

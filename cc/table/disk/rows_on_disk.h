@@ -19,7 +19,7 @@
 #include "table/disk/cache_strategy.h"
 #include "table/disk/disk_store.h"
 #include "table/embedding_table.h"
-#include "table/host/evicted_rows.h"
+#include "table/evicted_rows.h"
 #include "table/row_records.h"
 
 namespace group_embedding {

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "table/host/evicted_rows.h"
+#include "table/evicted_rows.h"
 
 namespace group_embedding {
 

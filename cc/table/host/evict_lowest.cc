@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "table/host/budget_bytes.h"
-#include "table/host/order_of_row.h"
+#include "table/host/host_shards.h"
+#include "table/order_of_row.h"
 
 namespace group_embedding {
 namespace {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "table/complete_rows.h"
-#include "table/host/order_of_row.h"
+#include "table/host/host_shards.h"
+#include "table/order_of_rows.h"
 
 namespace group_embedding {
 
@@ -38,21 +39,9 @@ Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bo
   if (!*is_changed) return {};
   status = CompleteRows(*this, given, kept);
   if (!status.ok()) return status;
-  const OrderOfRow order_of(options(), budget_->last_step);
+  const auto orders = OrderOfRows(options(), budget_->last_step, *kept, score_slot_);
   std::vector<EvictionCandidate> candidates, lowest;
-  for (const auto& [key, i] : new_keys) {
-    const bool has_score = score_slot_ >= 0 &&
-                           kept->slots.size() > static_cast<size_t>(score_slot_) &&
-                           !kept->slots[score_slot_].empty();
-    const float none = 0;
-    const char* score = has_score ? kept->slots[score_slot_].data() + i * sizeof(float)
-                                  : reinterpret_cast<const char*>(&none);
-    const char* values = kept->values.data() + i * store_.row_bytes();
-    const int64_t version = kept->versions[i];
-    candidates.push_back(
-        {order_of.Order(order_of.Score(kept->counts[i], version, values, score), version, key), key,
-         kNoRow});
-  }
+  for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
   status = FindLowest(num_to_go, budget_->last_step, SerialFor, &lowest, candidates, all);
   if (!status.ok()) return status;
   std::unordered_set<int64_t> dropped;
@@ -61,29 +50,8 @@ Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bo
   });
   lowest.erase(end, lowest.end());
   budget_->num_without_place += static_cast<int64_t>(dropped.size());
-  KeepRows(dropped, kept);
+  DropRows(dropped, kept);
   return EraseLowest(lowest, {}, SerialFor);
-}
-
-// Drops rows of those keys.
-void HostShards::KeepRows(const std::unordered_set<int64_t>& dropped, KeyedRows* rows) const {
-  KeyedRows kept;
-  kept.slots.resize(rows->slots.size());
-  auto append = [](const std::vector<char>& from, size_t i, int64_t bytes, std::vector<char>* to) {
-    if (!from.empty())
-      to->insert(to->end(), from.begin() + i * bytes, from.begin() + (i + 1) * bytes);
-  };
-  for (size_t i = 0; i < rows->keys.size(); ++i) {
-    if (dropped.count(rows->keys[i]) > 0) continue;
-    kept.keys.push_back(rows->keys[i]);
-    kept.counts.push_back(rows->counts[i]);
-    kept.versions.push_back(rows->versions[i]);
-    append(rows->values, i, store_.row_bytes(), &kept.values);
-    for (size_t s = 0; s < rows->slots.size(); ++s) {
-      append(rows->slots[s], i, store_.slot_row_bytes(s), &kept.slots[s]);
-    }
-  }
-  *rows = std::move(kept);
 }
 
 }  // namespace group_embedding

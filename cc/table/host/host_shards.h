@@ -241,7 +241,6 @@ class HostShards : public EmbeddingTable, public HostTable {
   void HandOut(const std::vector<EvictionCandidate>& lowest);
   // An eviction of so many keys begins, or of nobody knows how many: 0.
   void MakePlaceForEvicted(int64_t num_keys);
-  void KeepRows(const std::unordered_set<int64_t>& dropped, KeyedRows* rows) const;
 
   mutable RowStore store_;
   BloomCounters bloom_;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "table/eviction.h"
-#include "table/host/evicted_rows.h"
+#include "table/evicted_rows.h"
 #include "table/host/row_store.h"
 
 namespace group_embedding {

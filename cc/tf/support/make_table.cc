@@ -13,10 +13,10 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
                        const TableOptions& options, const void* matrix,
                        std::shared_ptr<EmbeddingTable>* table) {
   const std::string where = "table '" + options.name + "': storage '" + storage.type + "' ";
-  if (options.keeps_time || (options.budget.is_given() && storage.type != "hbm")) {
+  if ((options.keeps_time || options.budget.is_given()) && storage.type != "hbm") {
     return absl::UnimplementedError(where +
                                     "has no budget (max_keys, max_bytes) and evicts by no "
-                                    "time; use 'dram' or 'dram_ssdhash', or 'hbm' for a budget");
+                                    "time; use 'dram', 'dram_ssdhash' or 'hbm'");
   }
 #if GOOGLE_CUDA
   if (context->op_device_context() == nullptr) {

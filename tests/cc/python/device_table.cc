@@ -137,11 +137,6 @@ class PyDeviceTable {
     return true;
   }
 
-  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only, py::handle evict, int64_t step) {
-    return std::make_unique<PySnapshot>(
-        table_->TakeSnapshot(changes_only, EvictionOf(evict), step));
-  }
-
  private:
   std::unique_ptr<EmbeddingTable> table_;
 };
@@ -202,24 +197,27 @@ void PrefetchRows(const std::vector<py::tuple>& given, uintptr_t stream) {
 }  // namespace
 
 void BindDeviceTable(py::module_& m) {
-  py::class_<PyDeviceTable>(m, "DeviceTable", R"(A table in GPU memory whose rows are found by key.
+  py::class_<PyDeviceTable> device_table(m, "DeviceTable", R"(A table in GPU memory whose rows are found by key.
 
 As HostTable, except that the arrays of `locate` are in GPU memory, and that `interface`, `numpy` and
 `assign` replace views. If device_bytes is not 0, rows beyond it lie in host memory: those that are cold
 by cache_strategy, 'least_recent' or 'least_frequent'. With `disk`, a DiskTier with a cache strategy of
-its own, rows beyond max_bytes are on disk.)")
+its own, rows beyond max_bytes are on disk.)");
+  BindBudget(&device_table);
+  device_table
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
                        int64_t max_bytes, const std::string& name, int64_t device_bytes,
                        const std::string& cache_strategy, const DiskTierOptions* disk,
-                       const Budget* budget) {
+                       const Budget* budget, bool keeps_time) {
              TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
              if (budget != nullptr) options.budget = *budget;
+             options.keeps_time = keeps_time;
              return std::make_unique<PyDeviceTable>(
                  options, std::move(matrix),
                  DeviceTierOptions{device_bytes, ParseCacheStrategy(cache_strategy)}, disk);
@@ -229,7 +227,7 @@ its own, rows beyond max_bytes are on disk.)")
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "name"_a = "table",
            "device_bytes"_a = 0, "cache_strategy"_a = "least_frequent", "disk"_a = py::none(),
-           "budget"_a = py::none())
+           "budget"_a = py::none(), "keeps_time"_a = false)
       .def(
           "locate",
           [](py::object self, py::object keys, py::object rows, bool train, int64_t step,
@@ -292,9 +290,6 @@ its own, rows beyond max_bytes are on disk.)")
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyDeviceTable& table) { table.get().Clear(); })
       .def(
-          "budget_counts", [](PyDeviceTable& table) { return CountsOf(table.get()); },
-          "As HostTable.budget_counts.")
-      .def(
           "reserve",
           [](PyDeviceTable& t, int64_t num_keys) { Require(ReserveKeys(t.device(), num_keys)); },
           "num_keys"_a, "Makes space for so many keys at once.")
@@ -302,8 +297,14 @@ its own, rows beyond max_bytes are on disk.)")
            [](PyDeviceTable& table, const py::dict& state) {
              table.get().SetAdmissionState(AdmissionOf(state));
            })
-      .def("snapshot", &PyDeviceTable::TakeSnapshot, "changes_only"_a = false, py::kw_only(),
-           "evict"_a = py::none(), "step"_a = -1, py::keep_alive<0, 1>(), "As HostTable.snapshot.")
+      .def(
+          "snapshot",
+          [](PyDeviceTable& table, bool changes_only, py::object evict, int64_t step,
+             int64_t follower) {
+            return TakeSnapshotOf(&table.get(), changes_only, evict, step, follower);
+          },
+          "changes_only"_a = false, py::kw_only(), "evict"_a = py::none(), "step"_a = -1,
+          "follower"_a = kSaves, py::keep_alive<0, 1>(), "As HostTable.snapshot.")
       .def("before_write", [](PyDeviceTable& table,
                               Keys rows) { table.get().BeforeWrite(rows.data(), rows.size()); })
       .def("begin_batch", [](PyDeviceTable& table) { return table.get().BeginBatch(); })

@@ -201,15 +201,14 @@ void PyHostTable::Insert(py::dict given) { Require(table_->Insert(KeyedRowsOf(gi
 
 void PyHostTable::SetAdmission(py::dict state) { table_->SetAdmissionState(AdmissionOf(state)); }
 
-std::unique_ptr<PySnapshot> PyHostTable::TakeSnapshot(bool changes_only, const Eviction& eviction,
-                                                      int64_t step, int64_t follower) {
-  if (changes_only && !table_->changes()->Has(follower)) {
+std::unique_ptr<PySnapshot> TakeSnapshotOf(EmbeddingTable* table, bool changes_only,
+                                           py::handle evict, int64_t step, int64_t follower) {
+  if (changes_only && !table->changes()->Has(follower)) {
     throw py::value_error("follower: has no mark, so there are no changes since it");
   }
-  return std::make_unique<PySnapshot>(table_->TakeSnapshot(changes_only, eviction, step, follower));
+  return std::make_unique<PySnapshot>(
+      table->TakeSnapshot(changes_only, EvictionOf(evict), step, follower));
 }
-
-namespace {
 
 py::dict DictOf(const KeyedRows& rows, const EmbeddingTable& table) {
   py::list slots;
@@ -222,8 +221,6 @@ py::dict DictOf(const KeyedRows& rows, const EmbeddingTable& table) {
                   "values"_a = CopyBytes(rows.values, table.options().dtype, table.options().dim),
                   "slots"_a = slots);
 }
-
-}  // namespace
 
 py::dict PySnapshot::Read(int64_t begin, int64_t end) {
   KeyedRows rows;
@@ -332,7 +329,7 @@ Args:
       .def(py::init(&MakeBudget), py::kw_only(), "max_keys"_a = 0, "max_bytes"_a = 0,
            "keep"_a = 0.9, "evict"_a = "least_recent", "decay_steps"_a = 0, "safe_steps"_a = 0,
            "hands_out"_a = "nothing", "num_shares"_a = 0, "rank"_a = 0, "num_ranks"_a = 1);
-  py::class_<PyHostTable>(m, "HostTable", R"(A table in host memory whose rows are found by key.
+  py::class_<PyHostTable> host_table(m, "HostTable", R"(A table in host memory whose rows are found by key.
 
 Args:
   dim, dtype: of a row: float32, float16 or bfloat16.
@@ -344,7 +341,9 @@ Args:
     of counter_bytes bytes, num_hashes per key).
   max_bytes: of rows, slots and what is kept of each; 0: as much as there is.
   disk: None, or the DiskTier of a table that keeps on disk what is beyond max_bytes.
-  budget: None, or a Budget.)")
+  budget: None, or a Budget.)");
+  BindBudget(&host_table);
+  host_table
       .def(py::init([](int32_t dim, const std::string& dtype, py::object matrix,
                        const std::string& distribution, float a, float b, uint64_t seed,
                        float no_row_value, const std::string& admission, int64_t min_count,
@@ -390,63 +389,23 @@ Args:
           },
           "steps_to_live"_a, "step"_a, "Erases keys not trained for longer; how many.")
       .def(
-          "evict",
-          [](PyHostTable& table, py::object evict, int64_t step) {
-            return table.Evict(EvictionOf(evict), step);
-          },
-          "evict"_a, "step"_a = -1, "As of snapshot; how many.")
-      .def(
           "evict_small",
           [](PyHostTable& table, float l2_weight) {
             return table.Evict({Eviction::Kind::kL2Weight, 0, l2_weight}, -1);
           },
           "l2_weight"_a, "Erases keys whose row has a smaller sum of squares / 2; how many.")
       .def("clear", [](PyHostTable& table) { table.get().Clear(); })
-      .def(
-          "budget_counts", [](PyHostTable& table) { return CountsOf(table.get()); },
-          "What the table has done to keep its budget.")
-      .def(
-          "take_evicted",
-          [](PyHostTable& table) {
-            KeyedRows rows;
-            table.get().TakeEvicted(&rows);
-            return DictOf(rows, table.get());
-          },
-          "{keys, counts, versions, values} of keys evicted since the last call.")
-      .def(
-          "set_scores",
-          [](PyHostTable& table, const PyHostTable::Keys& keys,
-             const py::array_t<float, py::array::c_style | py::array::forcecast>& scores) {
-            RequireCount("scores", keys.size(), scores.size());
-            Require(table.get().SetScores(keys.data(), keys.size(), scores.data()));
-          },
-          "keys"_a, "scores"_a, "Of keys that have a row.")
-      .def(
-          "set_time",
-          [](PyHostTable& table, int64_t minute) { Require(table.get().SetTime(minute)); },
-          "minute"_a)
-      .def("num_erased", [](PyHostTable& t) { return t.get().changes()->num_erased(); })
       .def("set_admission", &PyHostTable::SetAdmission, "state"_a, "As Snapshot.admission.")
       .def(
           "snapshot",
           [](PyHostTable& table, bool changes_only, py::object evict, int64_t step,
              int64_t follower) {
-            return table.TakeSnapshot(changes_only, EvictionOf(evict), step, follower);
+            return TakeSnapshotOf(&table.get(), changes_only, evict, step, follower);
           },
           "changes_only"_a = false, py::kw_only(), "evict"_a = py::none(), "step"_a = -1,
           "follower"_a = kSaves, py::keep_alive<0, 1>(),
           "changes_only: since the mark of the follower. evict: {'steps_to_live', 'l2_weight', "
           "'minutes_to_live'}, those that are given: what goes at that instant.")
-      .def(
-          "follow",
-          [](PyHostTable& table, int64_t follower, PySnapshot& snapshot) {
-            table.get().changes()->Follow(follower, snapshot.get().mark());
-          },
-          "follower"_a, "snapshot"_a, "The follower's next changes are those since the snapshot.")
-      .def(
-          "follows",
-          [](PyHostTable& table, int64_t follower) { return table.get().changes()->Has(follower); },
-          "follower"_a, "Whether the follower has a mark.")
       .def("before_write", &PyHostTable::BeforeWrite, "rows"_a)
       .def("begin_batch", [](PyHostTable& table) { return table.get().BeginBatch(); })
       .def("end_batch", [](PyHostTable& table, int64_t batch) { table.get().EndBatch(batch); })

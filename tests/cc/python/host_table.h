@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "python/array.h"
 #include "table/disk/disk_tiered_table.h"
 #include "table/host/host_table.h"
 
@@ -67,8 +68,6 @@ class PyHostTable {
   int64_t Erase(Keys keys) { return table_->Erase(keys.data(), keys.size()); }
   int64_t Evict(const Eviction& eviction, int64_t step) { return table_->Evict(eviction, step); }
   void SetAdmission(pybind11::dict state);
-  std::unique_ptr<PySnapshot> TakeSnapshot(bool changes_only, const Eviction& eviction,
-                                           int64_t step, int64_t follower);
   void BeforeWrite(Keys rows) { table_->BeforeWrite(rows.data(), rows.size()); }
 
  private:
@@ -78,8 +77,59 @@ class PyHostTable {
 
 // {max_keys, evicted, without_place, missed} of a table with a budget.
 pybind11::dict CountsOf(const EmbeddingTable& table);
+// {keys, counts, versions, values, slots}
+pybind11::dict DictOf(const KeyedRows& rows, const EmbeddingTable& table);
+std::unique_ptr<PySnapshot> TakeSnapshotOf(EmbeddingTable* table, bool changes_only,
+                                           pybind11::handle evict, int64_t step, int64_t follower);
 // {tiers, counts, versions} of keys.
 pybind11::dict DescribeKeys(const EmbeddingTable& table, const PyHostTable::Keys& keys);
+
+// What tables of both devices have for budgets, evictions and followers of changes.
+template <typename PyTable>
+void BindBudget(pybind11::class_<PyTable>* table) {
+  namespace py = pybind11;
+  using py::literals::operator""_a;
+  using Scores = py::array_t<float, py::array::c_style | py::array::forcecast>;
+  table
+      ->def(
+          "evict",
+          [](PyTable& table, py::object evict, int64_t step) {
+            return table.get().Evict(EvictionOf(evict), step);
+          },
+          "evict"_a, "step"_a = -1, "As of snapshot; how many.")
+      .def(
+          "budget_counts", [](PyTable& table) { return CountsOf(table.get()); },
+          "What the table has done to keep its budget.")
+      .def(
+          "take_evicted",
+          [](PyTable& table) {
+            KeyedRows rows;
+            table.get().TakeEvicted(&rows);
+            return DictOf(rows, table.get());
+          },
+          "{keys, counts, versions, values} of keys evicted since the last call.")
+      .def(
+          "set_scores",
+          [](PyTable& table, const PyHostTable::Keys& keys, const Scores& scores) {
+            RequireCount("scores", keys.size(), scores.size());
+            Require(table.get().SetScores(keys.data(), keys.size(), scores.data()));
+          },
+          "keys"_a, "scores"_a, "Of keys that have a row.")
+      .def(
+          "set_time",
+          [](PyTable& table, int64_t minute) { Require(table.get().SetTime(minute)); }, "minute"_a)
+      .def("num_erased", [](PyTable& table) { return table.get().changes()->num_erased(); })
+      .def(
+          "follow",
+          [](PyTable& table, int64_t follower, PySnapshot& snapshot) {
+            table.get().changes()->Follow(follower, snapshot.get().mark());
+          },
+          "follower"_a, "snapshot"_a, "The follower's next changes are those since the snapshot.")
+      .def(
+          "follows",
+          [](PyTable& table, int64_t follower) { return table.get().changes()->Has(follower); },
+          "follower"_a, "Whether the follower has a mark.");
+}
 
 void BindHostTable(pybind11::module_& m);
 

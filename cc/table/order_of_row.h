@@ -1,11 +1,11 @@
-// OrderOfRow: where a key of a table in host memory is in the order of eviction.
+// OrderOfRow: where a key is in the order of eviction, by its row in host memory.
 #pragma once
 
 #include <cstring>
 #include <type_traits>
 
 #include "core/rows.h"
-#include "table/host/host_shards.h"
+#include "table/table_options.h"
 
 namespace group_embedding {
 
@@ -39,7 +39,7 @@ class OrderOfRow {
     return eviction_order::OfInteger(version);
   }
   EvictionOrder Order(uint64_t score, int64_t version, int64_t key) const {
-    return {score, eviction_order::OfInteger(version), HostShards::HashOf(key)};
+    return {score, eviction_order::OfInteger(version), MixBits(static_cast<uint64_t>(key))};
   }
   bool IsSafeNow(const char* born) const {
     uint32_t mark;

@@ -1,0 +1,204 @@
+// What a DeviceHash does for its budget (table/budget.h) beside training, which make_places.cu does,
+// and the time of its keys.
+#include <algorithm>
+#include <ctime>
+#include <limits>
+#include <unordered_map>
+
+#include "core/device_buffer.h"
+#include "table/complete_rows.h"
+#include "table/device/device_hash.h"
+#include "table/device/device_hash_kernels.h"
+#include "table/order_of_rows.h"
+
+namespace group_embedding {
+
+Status DeviceHash::MakeOwnSlots() {
+  const Budget& budget = options_.budget;
+  Status status;
+  auto make = [&](const char* name, int* slot) {
+    void* array;
+    *slot = static_cast<int>(slots_.size());
+    if (status.ok()) status = Slot({name, 1, DataType::kFloat32, 0}, &array);
+  };
+  if (KeepsTime()) make(kTimeSlot, &time_slot_);
+  if (budget.first == EvictFirst::kLowestScore) make(kScoreSlot, &score_slot_);
+  if (budget.safe_steps > 0) make(kBornSlot, &born_slot_);
+  return status;
+}
+
+int64_t DeviceHash::Minute() const {
+  return minute_ > 0 ? minute_ : static_cast<int64_t>(std::time(nullptr)) / 60;
+}
+
+Status DeviceHash::SetTime(int64_t minute) {
+  if (!KeepsTime()) return EmbeddingTable::SetTime(minute);
+  const int64_t most = std::numeric_limits<uint32_t>::max();
+  if (minute < 1 || minute > most) {
+    return Named(", time: expected 1 to ") + std::to_string(most) +
+           " minutes since 1970, got " + std::to_string(minute);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  minute_ = minute;
+  return {};
+}
+
+Status DeviceHash::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
+  if (score_slot_ < 0) return EmbeddingTable::SetScores(keys, num_keys, scores);
+  std::unordered_map<int64_t, float> highest;  // a key may come several times
+  for (int64_t i = 0; i < num_keys; ++i) {
+    float& score = highest.try_emplace(keys[i], scores[i]).first->second;
+    score = std::max(score, scores[i]);
+  }
+  std::vector<int64_t> given;
+  std::vector<float> values;
+  for (const auto& [key, score] : highest) {
+    given.push_back(key);
+    values.push_back(score);
+  }
+  const auto count = static_cast<int64_t>(given.size());
+  const Alone alone(*this);
+  ++clock_;  // the next snapshot of changes has these rows
+  const cudaStream_t stream = streams_.own();
+  const DeviceBuffer<int64_t> device_keys(given.data(), count, stream), rows(count);
+  const DeviceBuffer<float> device_scores(values.data(), count, stream);
+  RequireCuda(FindKeys(Ref(), device_keys.data(), count, rows.data(), stream));
+  const Status status =
+      snapshot_ == nullptr ? Status() : CopyForSnapshot(rows.data(), count, stream);
+  if (!status.ok()) return status.In(Named(": "));
+  RequireCuda(SetScoresOfRows(Ref(), rows.data(), device_scores.data(), count,
+                              reinterpret_cast<float*>(slot_arrays_[score_slot_]->data()),
+                              stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+  return {};
+}
+
+void DeviceHash::TakeEvicted(KeyedRows* rows) {
+  if (budget_ == nullptr || budget_->handed_out() == nullptr) return;
+  const Alone alone(*this);
+  ReadEvicted();
+  *rows = budget_->handed_out()->Take();
+}
+
+// Of keys that are about to go.
+void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
+  EvictedRows* const handed_out = budget_ == nullptr ? nullptr : budget_->handed_out();
+  if (handed_out == nullptr || num_rows == 0) return;
+  constexpr int64_t kRowsAtOnce = 1 << 16;
+  ReadEvicted();  // keys that went before
+  handed_out->MakePlace(budget_->max_handed_out(), num_rows);
+  const bool has_rows = options_.budget.hands_out == HandsOut::kRows;
+  const cudaStream_t stream = streams_.own();
+  for (int64_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, num_rows - begin);
+    const DeviceBuffer<RowInfo> infos(count);
+    const DeviceBuffer<char> values(count * RowBytes());
+    RequireCuda(InfosOfRows(Ref(), device_rows + begin, count, infos.data(), stream));
+    RequireCuda(GatherRows(ref_.rows, device_rows + begin, count,
+                           static_cast<int32_t>(RowBytes()), values.data(), stream));
+    const std::vector<RowInfo> host = ToHost(infos.data(), count, stream);
+    const std::vector<char> rows =
+        ToHost(values.data(), has_rows ? count * RowBytes() : 0, stream);
+    for (int64_t i = 0; i < count; ++i) {
+      handed_out->Add(host[i].key, host[i].count, host[i].version,
+                      has_rows ? rows.data() + i * RowBytes() : nullptr);
+    }
+  }
+}
+
+std::vector<EvictionCandidate> DeviceHash::Candidates(
+    const std::unordered_set<int64_t>& keys) const {
+  const cudaStream_t stream = streams_.own();
+  const int64_t num_rows = State().next_row;
+  const auto of_slot = [&](int slot) {
+    if (slot < 0) return std::vector<uint32_t>();
+    return ToHost(reinterpret_cast<const uint32_t*>(slot_arrays_[slot]->data()), num_rows, stream);
+  };
+  const bool by_norm = options_.budget.first == EvictFirst::kSmallestNorm;
+  const std::vector<RowInfo> infos = ToHost(ref_.infos, num_rows, stream);
+  const std::vector<char> values = ToHost(ref_.rows, by_norm ? num_rows * RowBytes() : 0, stream);
+  const std::vector<uint32_t> scores = of_slot(ScoreSlot()), born = of_slot(born_slot_);
+  const int64_t oldest_batch = OldestBatchLocked();
+  KeyedRows found;
+  found.slots.resize(slots_.size());
+  std::vector<int64_t> rows;
+  const auto append = [](const void* from, int64_t bytes, std::vector<char>* to) {
+    to->insert(to->end(), static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+  };
+  for (int64_t row = first_row(); row < num_rows; ++row) {
+    const RowInfo& info = infos[row];
+    if (info.count < 0 || info.clock >= oldest_batch || keys.count(info.key) > 0) continue;
+    if (!born.empty() && IsSafe(born[row], last_step_, options_.budget.safe_steps)) continue;
+    rows.push_back(row);
+    found.keys.push_back(info.key);
+    found.counts.push_back(info.count);
+    found.versions.push_back(info.version);
+    if (by_norm) append(values.data() + row * RowBytes(), RowBytes(), &found.values);
+    if (!scores.empty()) append(&scores[row], sizeof(uint32_t), &found.slots[ScoreSlot()]);
+  }
+  const auto orders = OrderOfRows(options_, last_step_, found, ScoreSlot());
+  std::vector<EvictionCandidate> candidates;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    candidates.push_back({orders[i], found.keys[i], rows[i]});
+  }
+  return candidates;
+}
+
+Status DeviceHash::FitIntoBudget(KeyedRows* given) {
+  if (budget_ == nullptr || given->keys.empty()) return {};
+  const Budget& budget = options_.budget;
+  const auto num_given = static_cast<int64_t>(given->keys.size());
+  std::vector<int64_t> rows(num_given);
+  Find(given->keys.data(), num_given, rows.data());
+  std::unordered_map<int64_t, int64_t> new_keys;  // and where they come last
+  for (int64_t i = 0; i < num_given; ++i) {
+    if (rows[i] == kNoRow) new_keys[given->keys[i]] = i;
+  }
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  const int64_t num_shares = budget.shares_of_rank();
+  std::vector<int64_t> num_to_go(num_shares);
+  for (const RowInfo& info : ToHost(ref_.infos, State().next_row, stream)) {
+    if (info.count >= 0) ++num_to_go[budget.ShareOf(info.key)];
+  }
+  for (const auto& [key, i] : new_keys) ++num_to_go[budget.ShareOf(key)];
+  LowestOfShares lowest;
+  for (int64_t s = 0; s < num_shares; ++s) {
+    const int64_t max_keys = budget_->MaxKeysOfShare(s);
+    const int64_t count = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
+    lowest.push_back(count == 0 ? nullptr : std::make_unique<LowestKeys>(count));
+  }
+  const auto is_any = [](const auto& of_share) { return of_share != nullptr; };
+  if (std::none_of(lowest.begin(), lowest.end(), is_any)) return {};
+  std::vector<EvictionCandidate> candidates =
+      Candidates({given->keys.begin(), given->keys.end()});
+  const auto orders = OrderOfRows(options_, last_step_, *given, ScoreSlot());
+  for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
+  for (const EvictionCandidate& candidate : candidates) {
+    const auto& of_share = lowest[budget.ShareOf(candidate.key)];
+    if (of_share != nullptr) of_share->Add({candidate});
+  }
+  std::unordered_set<int64_t> dropped;
+  std::vector<int64_t> evicted, evicted_rows;
+  for (const auto& of_share : lowest) {
+    if (of_share == nullptr) continue;
+    for (const EvictionCandidate& candidate : of_share->Take()) {
+      if (candidate.row == kNoRow) {
+        dropped.insert(candidate.key);
+      } else {
+        evicted.push_back(candidate.key);
+        evicted_rows.push_back(candidate.row);
+      }
+    }
+  }
+  DropRows(dropped, given);
+  const auto num_evicted = static_cast<int64_t>(evicted.size());
+  const DeviceBuffer<int64_t> device_rows(evicted_rows.data(), num_evicted, stream);
+  const DeviceBuffer<int64_t> device_keys(evicted.data(), num_evicted, stream);
+  HandOut(device_rows.data(), num_evicted);
+  if (num_evicted > 0) EraseKeys(device_keys.data(), num_evicted);
+  budget_->CountOnHost(num_evicted, static_cast<int64_t>(dropped.size()));
+  return {};
+}
+
+}  // namespace group_embedding
