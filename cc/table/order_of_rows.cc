@@ -15,8 +15,8 @@ std::vector<EvictionOrder> OrderOfRows(const TableOptions& options, int64_t step
   for (size_t i = 0; i < rows.keys.size(); ++i) {
     const char* score = has_scores ? rows.slots[score_slot].data() + i * sizeof(float)
                                    : reinterpret_cast<const char*>(&none);
-    const uint64_t by_score = order_of.Score(rows.counts[i], rows.versions[i],
-                                             rows.values.data() + i * row_bytes, score);
+    const uint64_t by_score =
+        order_of.Score(rows.counts[i], rows.versions[i], rows.values.data() + i * row_bytes, score);
     orders.push_back(order_of.Order(by_score, rows.versions[i], rows.keys[i]));
   }
   return orders;

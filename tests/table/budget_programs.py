@@ -59,7 +59,7 @@ class Program:
     """Anything that may happen to a table, drawn at random.
 
     Args:
-      storage: of `storages.ON_HOST`, or `storages.HBM`.
+      storage: of `storages.WITH_BUDGET`.
       num_ranks: over how many tables keys are spread at first.
       folder: for checkpoints.
     """

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from support.cases.core_runner import on_gpu
 from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
 from table import storages
 from table.budget_programs import DIM
@@ -10,7 +9,7 @@ from table.budget_programs import POLICIES as OF_PROGRAMS
 from table.steps import core, has_row, located, restore, start_of
 
 POLICIES = {name: options for name, options in OF_PROGRAMS.items() if name != "earliest"}
-STORAGES = [*storages.ON_HOST, pytest.param(storages.HBM, id="HBM", marks=on_gpu)]
+STORAGES = [param for param in storages.ALL if param.values[0] in storages.WITH_BUDGET]
 
 
 def start_values(key):
@@ -260,12 +259,15 @@ def test_erased_keys_are_forgotten_when_nobody_follows():
     assert table.memory_bytes <= 1.2 * before
 
 
+@pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("num_shares", [0, 6])
-def test_counts_of_keys_without_a_row_have_a_bound(num_shares):
+def test_counts_of_keys_without_a_row_have_a_bound(storage, num_shares):
     """Beyond it they are halved, as a dict does it."""
     limit = 60
     budget = core.Budget(max_keys=limit, num_shares=num_shares)
-    table = storages.DRAM.make_table(DIM, admission="counter", min_count=5, budget=budget)
+    table = storage.make_table(
+        DIM, admission="counter", min_count=5, budget=budget, rows_in_memory=64
+    )
     oracle = BudgetedDict(max_keys=limit, num_shares=num_shares)
     counts = {}
     for step, batch in enumerate(zipf_batches(seed=2, num_batches=60, size=20, num_keys=300)):

@@ -1,12 +1,11 @@
 """Random programs of tables with a budget whose keys expire, on 1, 2 and 3 ranks."""
 
 import pytest
-from support.cases.core_runner import on_gpu
 from table import storages
 from table.budget_programs import Program, run_for
 
 SECONDS = 300  # of a part of the hour
-STORAGES = [*storages.ON_HOST, pytest.param(storages.HBM, id="HBM", marks=on_gpu)]
+STORAGES = [param for param in storages.ALL if param.values[0] in storages.WITH_BUDGET]
 
 
 @pytest.mark.parametrize("storage", STORAGES)

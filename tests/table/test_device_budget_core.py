@@ -7,7 +7,7 @@ from support.oracles.budget import zipf_batches
 from table.budget_programs import POLICIES
 from table.device_tables import DeviceTable, core
 from table.steps import located, start_of
-from table.storages import DRAM, HBM
+from table.storages import DRAM, HBM, HBM_DRAM, HBM_DRAM_SSDHASH
 
 pytestmark = on_gpu
 DIM = 3
@@ -20,16 +20,34 @@ def content(table):
     return dict(zip(read["keys"].tolist(), zip(read["counts"].tolist(), read["versions"].tolist())))
 
 
+def contents_with_rows(table):
+    """{key: (count, version, values)}"""
+    snapshot = table.snapshot()
+    read = snapshot.read(0, snapshot.num_rows)
+    rows = zip(read["counts"].tolist(), read["versions"].tolist(), read["values"].tolist())
+    return dict(zip(read["keys"].tolist(), rows))
+
+
 def train(table, keys, step):
     with located(table, keys, train=True, step=step) as rows:
         return rows.copy()
 
 
-def make_tables(keeps_time=False, **budget):
+def make_tables(device=HBM, options=None, **budget):
+    """A table in host memory, and one of the device's storage, of which the first of two memories
+    has 5,000 rows."""
+    options = {"rows_in_memory": 10_000, **(options or {})}
     return [
-        storage.make_table(DIM, budget=core.Budget(**budget), keeps_time=keeps_time)
-        for storage in (DRAM, HBM)
+        storage.make_table(DIM, budget=core.Budget(**budget), **options)
+        for storage in (DRAM, device)
     ]
+
+
+def counts_of_filter(table):
+    """{key without a row: count}, and a Bloom filter's counters."""
+    admission = table.snapshot().admission
+    keys, counts = admission["keys"].tolist(), admission["counts"].tolist()
+    return dict(zip(keys, counts)), admission["counters"]
 
 
 @pytest.mark.parametrize("evict", POLICIES)
@@ -39,9 +57,10 @@ def make_tables(keeps_time=False, **budget):
 def test_the_same_keys_go_as_in_host_memory(evict, keep, num_shares, size):
     # Given a table in either memory, with space for fewer keys than come
     budget = {"max_keys": 50_000, "keep": keep, "evict": evict, "num_shares": num_shares}
-    tables = make_tables(keeps_time=evict == "earliest", **budget, **POLICIES[evict])
+    options = {"keeps_time": evict == "earliest"}
+    tables = make_tables(options=options, **budget, **POLICIES[evict])
     host, device = tables
-    batches = zipf_batches(seed=8, num_batches=60, size=size, num_keys=300_000, exponent=0.8)
+    batches = zipf_batches(seed=8, num_batches=40, size=size, num_keys=300_000, exponent=0.8)
     random = np.random.default_rng(8)
 
     # When both see the same batches, some of which train in the same step, with scores and times
@@ -53,11 +72,86 @@ def test_the_same_keys_go_as_in_host_memory(evict, keep, num_shares, size):
             train(table, batch, step=number // 3)
             if evict == "score":
                 table.set_scores(batch, scores)
-        if number % 6 == 5:
+        if number % 8 == 7:
             # Then they have the same keys, and the keys without a place were the same
             assert content(device) == content(host)
     assert device.budget_counts() == host.budget_counts()
     assert device.budget_counts()["evicted"] > 10_000
+
+
+@pytest.mark.parametrize("evict", POLICIES)
+@pytest.mark.parametrize("cache_strategy", ["least_recent", "least_frequent"])
+def test_the_same_keys_go_where_rows_move_between_two_memories(evict, cache_strategy):
+    # Given a table with a tenth of its rows in GPU memory, which move, and one in host memory
+    options = {"keeps_time": evict == "earliest", "slots": ["m"]}
+    tables = make_tables(HBM_DRAM, {**options, "cache_strategy": cache_strategy},
+                         max_keys=50_000, evict=evict, **POLICIES[evict])  # fmt: skip
+    batches = zipf_batches(seed=5, num_batches=40, size=6000, num_keys=300_000, exponent=0.8)
+    random = np.random.default_rng(5)
+
+    # When both see the same batches, of which the device brings rows ahead
+    for step, batch in enumerate(batches):
+        values = random.integers(-4, 5, (6000, DIM)).astype(np.float32)
+        tables[1].bring(batch)
+        for table in tables:
+            if evict == "earliest":
+                table.set_time(1 + step // 2)
+            train(table, batch, step)
+            if evict == "score":
+                table.set_scores(batch, values[:, 0])
+        if step % 8 == 7:
+            given = np.unique(batch[:1000])
+            for table in tables:
+                table.insert({"keys": given, "values": values[: len(given)]})
+
+            # Then they have the same keys, and each its own row
+            host, device = (contents_with_rows(table) for table in tables)
+            assert device == host
+    assert tables[1].budget_counts() == tables[0].budget_counts()
+    assert tables[1].budget_counts()["evicted"] > 10_000
+
+
+@pytest.mark.parametrize("admission", ["counter", "bloom"])
+@pytest.mark.parametrize("device", [HBM, HBM_DRAM], ids=lambda storage: storage.name)
+@pytest.mark.parametrize("num_shares", [0, 24])
+def test_a_filter_counts_as_in_host_memory(admission, device, num_shares):
+    # Given tables with a filter, to which more keys come than may be counted
+    options = {"admission": admission, "min_count": 2}
+    if admission == "bloom":
+        options.update(num_counters=1 << 20, num_hashes=3, counter_bytes=2)
+    host, device = make_tables(
+        device, options, max_keys=2000, evict="least_frequent", num_shares=num_shares
+    )
+    batches = zipf_batches(seed=3, num_batches=60, size=3000, num_keys=60_000, exponent=0.9)
+
+    # When both see the same batches
+    for step, batch in enumerate(batches):
+        for table in (host, device):
+            train(table, batch, step)
+
+        # Then they have the same keys, and have counted the same ones alike
+        if step % 4 == 3:
+            assert content(device) == content(host)
+            assert counts_of_filter(device) == counts_of_filter(host)
+    assert device.budget_counts() == host.budget_counts()
+    assert device.budget_counts()["evicted"] > 1000
+
+
+def test_counts_of_keys_that_never_come_again_take_no_memory():
+    # Given a table with a budget whose filter admits no key
+    table = HBM.make_table(
+        DIM, admission="counter", min_count=9, budget=core.Budget(max_keys=10_000)
+    )
+    # When keys come once each
+    sizes = []
+    for step in range(200):
+        train(table, np.arange(5000 * step, 5000 * step + 5000), step)
+        sizes.append(table.memory_bytes)
+    # Then its memory stays what it was, and the last keys are counted
+    assert sizes[-1] == sizes[20]
+    counts, _ = counts_of_filter(table)
+    assert set(range(995_000, 1_000_000)) <= set(counts)
+    assert len(counts) <= 15_000
 
 
 @pytest.mark.parametrize("hands_out", ["keys", "rows"])
@@ -203,9 +297,7 @@ def test_given_rows_find_places_as_in_host_memory(num_shares):
     "options",
     [
         {"budget": {"max_bytes": 1 << 20}},
-        {"budget": {"max_keys": 10}, "admission": "counter", "min_count": 2},
         {"budget": {"max_keys": 10}, "matrix": None},
-        {"budget": {"max_keys": 10}, "device_bytes": 1 << 20},
         {"budget": {"max_keys": 10, "num_shares": 24}},
     ],
 )
@@ -214,3 +306,8 @@ def test_a_budget_that_gpu_memory_cannot_keep_is_refused(options):
     budget = core.Budget(**options.pop("budget"))
     with pytest.raises(RuntimeError, match="table 'table': expected"):
         DeviceTable(dim=DIM, budget=budget, **options)
+
+
+def test_a_budget_of_a_table_on_a_gpu_and_a_disk_is_refused():
+    with pytest.raises(RuntimeError, match="expected no budget, as it has GPU memory and a disk"):
+        HBM_DRAM_SSDHASH.make_table(DIM, max_keys=100, budget=core.Budget(max_keys=10))

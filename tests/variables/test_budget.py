@@ -17,12 +17,16 @@ IN_TIERS = [
     pytest.param(("dram",), id="dram"),
     pytest.param(("dram", "disk"), id="dram+disk"),
     pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
+    pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
 ]
 
 
 def make(tmp_path, name="user", tiers=("dram",), **options):
+    """With a tier below the first, only some rows are in that; a GPU has initial rows beside them."""
     if "disk" in tiers:
         options.update(tier_bytes=[100 * 96], disk_folder=str(tmp_path))
+    elif len(tiers) == 2:
+        options.update(tier_bytes=[(4097 + 40) * 72])
     return ge.keyed_table(
         name, DIM, initializer=tf.ones_initializer(), tiers=tiers, **options
     )  # fmt: skip

@@ -137,11 +137,16 @@ def test_a_callback_hands_out_every_few_batches_and_after_epochs():
 
 
 def make_that_expires(name, tiers, folder, hand_out="rows"):
-    """A table of 200 keys at most, of which 20 are in memory where there is a disk tier."""
-    on_disk = {"tier_bytes": [20 * 96], "disk_folder": str(folder)} if "disk" in tiers else {}
+    """A table of 200 keys at most, of which 20 are in the first of two tiers, beside the initial
+    rows on a GPU."""
+    lower = {}
+    if "disk" in tiers:
+        lower = {"tier_bytes": [20 * 96], "disk_folder": str(folder)}
+    elif len(tiers) == 2:
+        lower = {"tier_bytes": [(4097 + 20) * 56]}
     return ge.keyed_table(
         name, 4, initializer=tf.ones_initializer(), tiers=tiers, max_keys=200, budget_of="rank",
-        hand_out=hand_out, evict_after_steps=2, evict_below_norm=1.0, **on_disk,
+        hand_out=hand_out, evict_after_steps=2, evict_below_norm=1.0, **lower,
     )  # fmt: skip
 
 
@@ -161,6 +166,7 @@ def evict(tables, folder):
         pytest.param(("dram",), id="dram"),
         pytest.param(("dram", "disk"), id="dram+disk"),
         pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
+        pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
     ],
 )
 def test_keys_that_expire_are_handed_out_once(tiers, expel, tmp_path):

@@ -14,9 +14,8 @@ Status CheckDeviceBudget(const TableOptions& options) {
   if (budget.max_bytes > 0) {
     return where + "a budget of keys, got one of bytes; use max_keys, or host memory";
   }
-  if (options.initial.matrix_rows == 0 || HasFilter(options)) {
-    return where + "a budget without a filter, with rows of a matrix as initial values, got " +
-           "another one; use host memory, or such a budget";
+  if (options.initial.matrix_rows == 0) {
+    return where + "rows of a matrix as initial values beside a budget, got none; use host memory";
   }
   if (budget.max_keys / std::max<int64_t>(1, budget.num_shares) == 0) {
     return "table '" + options.name + "': expected a budget for at least " +
@@ -110,8 +109,8 @@ Status DeviceBudget::Grow(int64_t num_rows) {
 }
 
 int64_t DeviceBudget::bytes() const {
-  int64_t bytes = static_cast<int64_t>(sizeof(PlacesState)) + tied_->bytes() + free_->bytes() +
-                  gone_->bytes();
+  int64_t bytes =
+      static_cast<int64_t>(sizeof(PlacesState)) + tied_->bytes() + free_->bytes() + gone_->bytes();
   for (const auto& [memory, of_key] : EvictedMemory()) {
     if (memory != nullptr) bytes += memory->bytes();
   }
@@ -145,12 +144,10 @@ PlacesArgs DeviceBudget::ArgsOfCall(int64_t num_keys, int64_t clock, int64_t old
   args.first = budget_.first;
   args.decay_steps = budget_.decay_steps;
   args.safe_steps = budget_.safe_steps;
-  args.num_shares = budget_.shares_of_rank();
-  args.first_share = budget_.rank * args.num_shares;
-  args.num_all_shares = budget_.num_shares;
-  args.limits = limits_;
+  const int64_t num_shares = budget_.shares_of_rank();
+  args.shares = {num_shares, budget_.rank * num_shares, budget_.num_shares, limits_};
   args.new_of_share = of_shares_;
-  args.gone_of_share = of_shares_ + args.num_shares;
+  args.gone_of_share = of_shares_ + num_shares;
   args.keys_of_share = keys_of_share_;
   args.held_from = std::min(oldest_batch, clock);
   args.reuse_from = oldest_other_ == 0 ? clock + 1 : oldest_other_;

@@ -18,7 +18,7 @@
 
 namespace group_embedding {
 
-// Whether a table in GPU memory can keep a budget: of keys, without a filter.
+// Whether a table in GPU memory can keep a budget: of keys, with a matrix of initial values.
 Status CheckDeviceBudget(const TableOptions& options);
 
 // Not thread-safe: the caller has the table's lock.
@@ -36,6 +36,7 @@ class DeviceBudget {
   int64_t MaxKeysOfShare(int64_t share) const {
     return budget_.MaxKeysOfShare(share, budget_.max_keys);
   }
+  int64_t least_keys_of_share() const { return MaxKeysOfShare(budget_.shares_of_rank() - 1); }
   // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
   int64_t max_rows() const { return max_keys() * (is_shared_ ? 2 : 1); }
   // The most keys that go in a call with at most so many new ones.

@@ -197,6 +197,10 @@ class DeviceHash : public EmbeddingTable {
   Status FitIntoBudget(KeyedRows* given);
   // The keys that may go, in any order: none of `keys`, no safe one, and none in use.
   std::vector<EvictionCandidate> Candidates(const std::unordered_set<int64_t>& keys) const;
+  // What an array of rows, which may be in two memories, has for some of them.
+  std::vector<char> OfRows(const void* array, int64_t bytes,
+                           const std::vector<int64_t>& rows) const;
+  std::vector<char> OfSlot(int slot, const std::vector<int64_t>& rows) const;  // -1: nothing
 
   Status InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
@@ -235,7 +239,7 @@ class DeviceHash : public EmbeddingTable {
   bool may_be_full_ = false;
   Status full_because_;
 
-  std::unique_ptr<DeviceBudget> budget_;  // null: without one
+  std::unique_ptr<DeviceBudget> budget_;                   // null: without one
   int score_slot_ = -1, born_slot_ = -1, time_slot_ = -1;  // -1: there is none
   int64_t minute_ = 0;                                     // that SetTime has set; 0: none
   int64_t last_step_ = -1;                                 // that was trained

@@ -1,5 +1,5 @@
-// What a DeviceHash does for its budget (table/budget.h) beside training, which make_places.cu does,
-// and the time of its keys.
+// What a DeviceHash does for its budget (table/budget.h) beside training, which make_places.cu
+// does, and the time of its keys.
 #include <algorithm>
 #include <ctime>
 #include <limits>
@@ -35,8 +35,8 @@ Status DeviceHash::SetTime(int64_t minute) {
   if (!KeepsTime()) return EmbeddingTable::SetTime(minute);
   const int64_t most = std::numeric_limits<uint32_t>::max();
   if (minute < 1 || minute > most) {
-    return Named(", time: expected 1 to ") + std::to_string(most) +
-           " minutes since 1970, got " + std::to_string(minute);
+    return Named(", time: expected 1 to ") + std::to_string(most) + " minutes since 1970, got " +
+           std::to_string(minute);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   minute_ = minute;
@@ -67,8 +67,7 @@ Status DeviceHash::SetScores(const int64_t* keys, int64_t num_keys, const float*
       snapshot_ == nullptr ? Status() : CopyForSnapshot(rows.data(), count, stream);
   if (!status.ok()) return status.In(Named(": "));
   RequireCuda(SetScoresOfRows(Ref(), rows.data(), device_scores.data(), count,
-                              reinterpret_cast<float*>(slot_arrays_[score_slot_]->data()),
-                              stream));
+                              reinterpret_cast<float*>(slot_arrays_[score_slot_]->data()), stream));
   RequireCuda(cudaStreamSynchronize(stream));
   return {};
 }
@@ -94,11 +93,10 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
     const DeviceBuffer<RowInfo> infos(count);
     const DeviceBuffer<char> values(count * RowBytes());
     RequireCuda(InfosOfRows(Ref(), device_rows + begin, count, infos.data(), stream));
-    RequireCuda(GatherRows(ref_.rows, device_rows + begin, count,
-                           static_cast<int32_t>(RowBytes()), values.data(), stream));
+    RequireCuda(GatherRows(ref_.rows, device_rows + begin, count, static_cast<int32_t>(RowBytes()),
+                           values.data(), stream));
     const std::vector<RowInfo> host = ToHost(infos.data(), count, stream);
-    const std::vector<char> rows =
-        ToHost(values.data(), has_rows ? count * RowBytes() : 0, stream);
+    const std::vector<char> rows = ToHost(values.data(), has_rows ? count * RowBytes() : 0, stream);
     for (int64_t i = 0; i < count; ++i) {
       handed_out->Add(host[i].key, host[i].count, host[i].version,
                       has_rows ? rows.data() + i * RowBytes() : nullptr);
@@ -108,33 +106,33 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
 
 std::vector<EvictionCandidate> DeviceHash::Candidates(
     const std::unordered_set<int64_t>& keys) const {
-  const cudaStream_t stream = streams_.own();
-  const int64_t num_rows = State().next_row;
-  const auto of_slot = [&](int slot) {
-    if (slot < 0) return std::vector<uint32_t>();
-    return ToHost(reinterpret_cast<const uint32_t*>(slot_arrays_[slot]->data()), num_rows, stream);
-  };
-  const bool by_norm = options_.budget.first == EvictFirst::kSmallestNorm;
-  const std::vector<RowInfo> infos = ToHost(ref_.infos, num_rows, stream);
-  const std::vector<char> values = ToHost(ref_.rows, by_norm ? num_rows * RowBytes() : 0, stream);
-  const std::vector<uint32_t> scores = of_slot(ScoreSlot()), born = of_slot(born_slot_);
+  const std::vector<RowInfo> infos = ToHost(ref_.infos, State().next_row, streams_.own());
   const int64_t oldest_batch = OldestBatchLocked();
+  std::vector<int64_t> rows;
+  for (int64_t row = first_row(); row < static_cast<int64_t>(infos.size()); ++row) {
+    const RowInfo& info = infos[row];
+    const bool may_go = info.count >= 0 && info.clock < oldest_batch && keys.count(info.key) == 0;
+    if (may_go) rows.push_back(row);
+  }
+  const std::vector<char> born = OfSlot(born_slot_, rows);
+  if (!born.empty()) {
+    const auto* marks = reinterpret_cast<const uint32_t*>(born.data());
+    int64_t num_kept = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!IsSafe(marks[i], last_step_, options_.budget.safe_steps)) rows[num_kept++] = rows[i];
+    }
+    rows.resize(num_kept);
+  }
   KeyedRows found;
   found.slots.resize(slots_.size());
-  std::vector<int64_t> rows;
-  const auto append = [](const void* from, int64_t bytes, std::vector<char>* to) {
-    to->insert(to->end(), static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
-  };
-  for (int64_t row = first_row(); row < num_rows; ++row) {
-    const RowInfo& info = infos[row];
-    if (info.count < 0 || info.clock >= oldest_batch || keys.count(info.key) > 0) continue;
-    if (!born.empty() && IsSafe(born[row], last_step_, options_.budget.safe_steps)) continue;
-    rows.push_back(row);
-    found.keys.push_back(info.key);
-    found.counts.push_back(info.count);
-    found.versions.push_back(info.version);
-    if (by_norm) append(values.data() + row * RowBytes(), RowBytes(), &found.values);
-    if (!scores.empty()) append(&scores[row], sizeof(uint32_t), &found.slots[ScoreSlot()]);
+  for (const int64_t row : rows) {
+    found.keys.push_back(infos[row].key);
+    found.counts.push_back(infos[row].count);
+    found.versions.push_back(infos[row].version);
+  }
+  if (ScoreSlot() >= 0) found.slots[ScoreSlot()] = OfSlot(ScoreSlot(), rows);
+  if (options_.budget.first == EvictFirst::kSmallestNorm) {
+    found.values = OfRows(ref_.rows, RowBytes(), rows);
   }
   const auto orders = OrderOfRows(options_, last_step_, found, ScoreSlot());
   std::vector<EvictionCandidate> candidates;
@@ -142,6 +140,22 @@ std::vector<EvictionCandidate> DeviceHash::Candidates(
     candidates.push_back({orders[i], found.keys[i], rows[i]});
   }
   return candidates;
+}
+
+std::vector<char> DeviceHash::OfRows(const void* array, int64_t bytes,
+                                     const std::vector<int64_t>& rows) const {
+  const auto count = static_cast<int64_t>(rows.size());
+  const cudaStream_t stream = streams_.own();
+  const DeviceBuffer<int64_t> device_rows(rows.data(), count, stream);
+  const DeviceBuffer<char> values(count * bytes);
+  RequireCuda(GatherRows(static_cast<const char*>(array), device_rows.data(), count,
+                         static_cast<int32_t>(bytes), values.data(), stream));
+  return ToHost(values.data(), count * bytes, stream);
+}
+
+std::vector<char> DeviceHash::OfSlot(int slot, const std::vector<int64_t>& rows) const {
+  if (slot < 0) return {};
+  return OfRows(slot_arrays_[slot]->data(), SlotBytes(slot), rows);
 }
 
 Status DeviceHash::FitIntoBudget(KeyedRows* given) {
@@ -170,8 +184,7 @@ Status DeviceHash::FitIntoBudget(KeyedRows* given) {
   }
   const auto is_any = [](const auto& of_share) { return of_share != nullptr; };
   if (std::none_of(lowest.begin(), lowest.end(), is_any)) return {};
-  std::vector<EvictionCandidate> candidates =
-      Candidates({given->keys.begin(), given->keys.end()});
+  std::vector<EvictionCandidate> candidates = Candidates({given->keys.begin(), given->keys.end()});
   const auto orders = OrderOfRows(options_, last_step_, *given, ScoreSlot());
   for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
   for (const EvictionCandidate& candidate : candidates) {

@@ -18,7 +18,9 @@ constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory 
 Status DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
                                   int64_t num_keys, cudaStream_t stream) {
   int64_t live = state.num_keys + state.next_candidate + more_keys;
-  if (budget_ != nullptr) live = std::min(live, budget_->max_keys() + num_keys);
+  const bool has_counts = options_.admission.kind == Admission::Kind::kCounter;
+  const int64_t counts = has_counts ? state.next_candidate + more_keys : 0;
+  if (budget_ != nullptr) live = std::min(live, budget_->max_keys() + num_keys + counts);
   int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
   for (;;) {
     if (!index_->is_growing()) {

@@ -108,10 +108,6 @@ std::unique_ptr<EmbeddingTable> MakeDeviceTable(const TableOptions& options,
   *error = CheckOptions(options);
   if (error->ok()) *error = CheckTierBytes(options, tiers.device_bytes);
   if (error->ok()) *error = CheckDeviceBudget(options);
-  if (error->ok() && options.budget.is_given() && tiers.device_bytes > 0) {
-    *error = "table '" + options.name +
-             "': expected no budget for rows in two memories, got one; " + "keep all rows in one";
-  }
   if (!error->ok()) return nullptr;
   auto table = std::make_unique<DeviceHash>(options, tiers, matrix, error);
   if (!error->ok()) return nullptr;
@@ -252,11 +248,15 @@ Status DeviceHash::PreparePlaces(int64_t num_keys) {
   const TableState state = Reported(&since);
   const int64_t more = since + num_keys;
   const bool is_one = options_.budget.shares_of_rank() == 1;  // else it counts keys of shares
-  if (is_one && state.num_keys + more <= budget_->max_keys() &&
+  const bool halves_counts =
+      options_.admission.kind == Admission::Kind::kCounter &&
+      state.next_candidate - state.num_free_candidates + since > budget_->least_keys_of_share();
+  if (is_one && !halves_counts && state.num_keys + more <= budget_->max_keys() &&
       state.RowsWith(more) <= usable_rows_) {
     return {};
   }
   places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());
+  places_->halves_counts = halves_counts;
   Status status = free_rows_->Grow(places_->max_free * static_cast<int64_t>(sizeof(int64_t)));
   if (status.ok() && snapshot_ != nullptr) {
     status = snapshot_->MakeSpace(budget_->MostToGo(num_keys));

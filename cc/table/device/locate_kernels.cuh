@@ -1,5 +1,6 @@
 // The kernels that locate keys. Each step is one launch for all tables of a call:
 //   0. CopyBeforeLocate   only while a snapshot is read: copies rows before they change
+//      HalveCounts   one launch a table with a budget and too many counts of keys without a row
 //   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
 //   claims
 //                    a slot of the index; the other occurrences follow it
@@ -46,9 +47,9 @@ __global__ void __launch_bounds__(kLocateThreads) DecayCountsKernel(LocateArgs a
   const int64_t row = RowToCount(args, place);
   if (row < 0) return;
   RowInfo* info = &place.table.infos[row];
-  const auto version = static_cast<int64_t>(
-      atomicExch(reinterpret_cast<unsigned long long*>(&info->version),
-                 static_cast<unsigned long long>(args.step)));
+  const auto version =
+      static_cast<int64_t>(atomicExch(reinterpret_cast<unsigned long long*>(&info->version),
+                                      static_cast<unsigned long long>(args.step)));
   if (version == args.step) return;
   const int64_t count = __ldcg(&info->count);
   const int64_t decayed = DecayedCount(count, version, args.step, place.table.decay_steps);

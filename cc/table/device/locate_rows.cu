@@ -7,6 +7,7 @@
 
 #include "core/trace.h"
 #include "table/device/device_hash.h"
+#include "table/device/halve_counts.h"
 #include "table/device/locate_kernels.cuh"
 
 namespace group_embedding {
@@ -127,6 +128,18 @@ class LocateScratch {
   size_t scan_bytes_ = 0;
 };
 
+// Counts of keys without a row, in tables that may have too many for their budget.
+cudaError_t HalveCountsOfTables(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
+                                cudaStream_t stream) {
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const auto& places = plan.tables[t]->places();
+    if (!places.has_value() || !places->halves_counts) continue;
+    const cudaError_t error = HalveCounts(tables[t], *places, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 // In tables with a budget that the call may exceed.
 cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
                                cudaStream_t stream) {
@@ -142,8 +155,8 @@ cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
   return cudaSuccess;
 }
 
-cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, LocateScratch* scratch,
-                           cudaStream_t stream) {
+cudaError_t LaunchTraining(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
+                           const LocateArgs& args, LocateScratch* scratch, cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   if (plan.HasSnapshot()) CopyBeforeLocateKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   for (const DeviceHash* table : plan.tables) {
@@ -152,7 +165,10 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const LocateArgs& args, Locat
     if (const cudaError_t error = table->snapshot()->Report(stream)) return error;
   }
   const int64_t count = plan.num_positions();
-  cudaError_t error = cudaMemsetAsync(args.firsts, 0xFF, count * sizeof(uint32_t), stream);
+  cudaError_t error = HalveCountsOfTables(plan, tables, stream);
+  if (error == cudaSuccess) {
+    error = cudaMemsetAsync(args.firsts, 0xFF, count * sizeof(uint32_t), stream);
+  }
   if (error == cudaSuccess) {
     error = cudaMemsetAsync(args.gets_row + count, 0, sizeof(int32_t), stream);
   }
@@ -210,7 +226,7 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
           <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
     }
   } else {
-    error = LaunchTraining(plan, args, &scratch, stream);
+    error = LaunchTraining(plan, tables, args, &scratch, stream);
   }
   if (error == cudaSuccess) error = cudaGetLastError();
   if (error != cudaSuccess || access == Access::kRead) return InWords(error);

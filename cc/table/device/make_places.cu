@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/owner.h"
+#include "table/device/budget_shares.cuh"
 #include "table/device/locate_rows.cuh"
 #include "table/device/make_places.h"
 #include "table/device/places_state.cuh"
@@ -13,14 +13,13 @@ constexpr int kRowsOfWord = 32;
 constexpr int64_t kSampledWords = 4096;  // from which on one in so many groups is sampled:
 constexpr int64_t kSampleEach = 32;
 constexpr int kScore = 0, kVersion = 1, kHash = 2;
-constexpr int64_t kAnyShare = -1;
 constexpr int64_t kAlwaysFree = 0;  // the clock of a free row that no batch can hold
 
 // Whether a kernel with fewer registers does: one share, by step or count, nothing else.
 bool IsPlain(const PlacesArgs& places) {
   const bool by_info =
       places.first == EvictFirst::kLeastRecent || places.first == EvictFirst::kLeastFrequent;
-  return places.num_shares == 1 && by_info && places.safe_steps == 0 &&
+  return places.shares.count == 1 && by_info && places.safe_steps == 0 &&
          places.evicted_counts == nullptr;
 }
 
@@ -46,7 +45,7 @@ class PlaceMaker {
     bool is_over = false;
     for (int64_t s = 0; s < num_shares(); ++s) {
       num_new += NewOf(s);
-      is_over = is_over || KeysOf(s) + NewOf(s) > p_.limits[s].max_keys;
+      is_over = is_over || KeysOf(s) + NewOf(s) > p_.shares.limits[s].max_keys;
     }
     if (is_over || num_new > num_free + num_unused) {
       MakePlaces(num_unused);
@@ -74,11 +73,11 @@ class PlaceMaker {
     }
   }
 
-  __device__ int64_t num_shares() const { return kIsPlain ? 1 : p_.num_shares; }
+  __device__ int64_t num_shares() const { return kIsPlain ? 1 : p_.shares.count; }
   __device__ bool has_shares() const { return num_shares() > 1; }
   // The table's number of the share of a key.
   __device__ int64_t ShareOf(int64_t key) const {
-    return has_shares() ? OwnerOfKey(key, p_.num_all_shares) - p_.first_share : 0;
+    return kIsPlain ? 0 : group_embedding::ShareOf(p_.shares, key);
   }
   __device__ int64_t NewOf(int64_t share) const {
     return static_cast<int64_t>(__ldcg(&p_.new_of_share[share]));
@@ -90,19 +89,10 @@ class PlaceMaker {
     return has_shares() ? __ldcg(&p_.keys_of_share[share]) : __ldcg(&state_.num_keys);
   }
 
-  // A key more of a share; a warp calls it together.
-  __device__ static void AddOne(unsigned long long* of_shares, int64_t share, bool is_one) {
-    const unsigned peers = __match_any_sync(kFullWarp, is_one ? share : kAnyShare);
-    const bool is_first = __ffs(peers) - 1 == static_cast<int>(threadIdx.x % kWarpSize);
-    if (is_one && is_first) {
-      atomicAdd(&of_shares[share], static_cast<unsigned long long>(__popc(peers)));
-    }
-  }
-
   __device__ void CountNew() const {
     if (has_shares()) {
       ForPositions([&](int64_t position, bool is_new) {
-        AddOne(p_.new_of_share, is_new ? ShareOf(KeyAt(position)) : kAnyShare, is_new);
+        AddToShare(p_.new_of_share, is_new ? ShareOf(KeyAt(position)) : kAnyShare, is_new);
       });
     } else {
       int64_t mine = 0;
@@ -126,7 +116,7 @@ class PlaceMaker {
     auto* counts = reinterpret_cast<unsigned long long*>(p_.keys_of_share);
     ForRows(true, 1, [&](int64_t, int64_t row, bool is_one) {
       const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, 0};
-      AddOne(counts, info.count >= 0 ? ShareOf(info.key) : kAnyShare, info.count >= 0);
+      AddToShare(counts, info.count >= 0 ? ShareOf(info.key) : kAnyShare, info.count >= 0);
     });
     grid_.sync();
   }
@@ -160,7 +150,7 @@ class PlaceMaker {
   // How many of its new keys a share has places for, once keys have gone.
   __device__ int64_t GivenTo(int64_t share) const {
     const int64_t left = KeysOf(share) - GoneOf(share);
-    return min(NewOf(share), max(p_.limits[share].max_keys - left, int64_t{0}));
+    return min(NewOf(share), max(p_.shares.limits[share].max_keys - left, int64_t{0}));
   }
 
   __device__ void AddToKeys(int64_t share) const {
@@ -168,7 +158,7 @@ class PlaceMaker {
   }
 
   __device__ void EvictOfShare(int64_t share) {
-    const ShareLimit& limit = p_.limits[share];
+    const ShareLimit& limit = p_.shares.limits[share];
     const int64_t num_keys = KeysOf(share), num_new = NewOf(share);
     if (num_keys + num_new <= limit.max_keys) return;
     // As Budget::NumKept says.
@@ -313,7 +303,8 @@ class PlaceMaker {
 
   __device__ bool IsFreeAtOnce() const { return table_.clock < p_.reuse_from; }
 
-  // Returns whether the index has a slot in use less. The count of a key that goes is kept, negative.
+  // Returns whether the index has a slot in use less. The count of a key that goes is kept,
+  // negative.
   __device__ bool TakeOut(int64_t row, const RowInfo& info) const {
     const int64_t clock = IsFreeAtOnce() ? kAlwaysFree : table_.clock;
     auto* halves = reinterpret_cast<longlong2*>(&table_.infos[row]);
@@ -450,8 +441,8 @@ int64_t NumPlacesBlocks() {
 
 cudaError_t MakePlaces(const LocateArgs& args, PlacesArgs places, cudaStream_t stream) {
   // Those that went are behind the new ones.
-  const cudaError_t failed = cudaMemsetAsync(places.new_of_share, 0,
-                                             2 * places.num_shares * sizeof(uint64_t), stream);
+  const cudaError_t failed =
+      cudaMemsetAsync(places.new_of_share, 0, 2 * places.shares.count * sizeof(uint64_t), stream);
   if (failed != cudaSuccess) return failed;
   LocateArgs located = args;
   void* arguments[] = {&located, &places};

@@ -16,18 +16,23 @@ struct ShareLimit {
   int64_t max_keys, low_keys;
 };
 
+// The shares of the budget of all ranks that a table has; or its one budget.
+struct BudgetShares {
+  int64_t count, first, of_all_ranks;
+  const ShareLimit* limits;  // [count], in device memory
+};
+
 // What a call does in a table with a budget. All arrays are in device memory.
 struct PlacesArgs {
   int64_t table;  // its number in the call
   EvictFirst first;
   int64_t decay_steps, safe_steps;
-  // The table has the shares of the budget from first_share on, of num_all_shares; or one budget.
-  int64_t num_shares, first_share, num_all_shares;
-  const ShareLimit* limits;           // [num_shares]
-  unsigned long long* new_of_share;   // [num_shares] of the call
-  unsigned long long* gone_of_share;  // [num_shares] of the call
-  int64_t* keys_of_share;             // [num_shares] where there are several, from call to call
-  int64_t held_from;                  // keys trained by calls from that on stay
+  BudgetShares shares;
+  unsigned long long* new_of_share;   // [shares.count] of the call
+  unsigned long long* gone_of_share;  // [shares.count] of the call
+  int64_t* keys_of_share;             // [shares.count] where there are several, from call to call
+  bool halves_counts;  // there may be more counts of keys without a row than the budget has keys
+  int64_t held_from;   // keys trained by calls from that on stay
   int64_t reuse_from;  // rows that lost their keys from that on may be held by other batches
   PlacesState* state;
   int64_t num_blocks;           // of the launch, for which
@@ -38,9 +43,9 @@ struct PlacesArgs {
   int64_t max_free;  // rows for which the table's list of free rows has space
   // The last keys that went: the n-th in place n % evicted_size.
   int64_t evicted_size;
-  int64_t* evicted;                              // [evicted_size]
-  int64_t *evicted_counts, *evicted_versions;    // [evicted_size]; null: keys are not handed out
-  char* evicted_rows;                            // [evicted_size, dim]; null: rows are not
+  int64_t* evicted;                            // [evicted_size]
+  int64_t *evicted_counts, *evicted_versions;  // [evicted_size]; null: keys are not handed out
+  char* evicted_rows;                          // [evicted_size, dim]; null: rows are not
 };
 
 // Before rows are given: evicts if the call's new keys would exceed the budget, lists the free rows

@@ -57,6 +57,11 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& op
   *error = CheckOptions(options);
   if (error->ok()) *error = CheckTierBytes(options, device_bytes);
   if (error->ok()) *error = CheckTierBytes(options, disk.max_bytes);
+  if (error->ok() && options.budget.is_given()) {
+    *error =
+        "table '" + options.name +
+        "': expected no budget, as it has GPU memory and a disk, got one; leave one of them out";
+  }
   if (!error->ok()) return nullptr;
   if (device_bytes <= 0 || options.max_bytes <= 0) {
     *error = "table '" + options.name +

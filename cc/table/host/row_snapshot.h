@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "table/eviction.h"
 #include "table/evicted_rows.h"
+#include "table/eviction.h"
 #include "table/host/row_store.h"
 
 namespace group_embedding {

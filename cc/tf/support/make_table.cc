@@ -13,10 +13,10 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
                        const TableOptions& options, const void* matrix,
                        std::shared_ptr<EmbeddingTable>* table) {
   const std::string where = "table '" + options.name + "': storage '" + storage.type + "' ";
-  if ((options.keeps_time || options.budget.is_given()) && storage.type != "hbm") {
+  if ((options.keeps_time || options.budget.is_given()) && storage.type == "hbm_dram_ssdhash") {
     return absl::UnimplementedError(where +
                                     "has no budget (max_keys, max_bytes) and evicts by no "
-                                    "time; use 'dram', 'dram_ssdhash' or 'hbm'");
+                                    "time; use 'dram', 'dram_ssdhash', 'hbm' or 'hbm_dram'");
   }
 #if GOOGLE_CUDA
   if (context->op_device_context() == nullptr) {
@@ -61,7 +61,8 @@ absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs&
                        std::shared_ptr<EmbeddingTable>* table) {
   return CatchErrors([&] {
     options.max_bytes = storage.max_bytes;
-    if (storage.is_on_gpu() && storage.type != "hbm") {  // of which this counts both memories
+    if (storage.is_on_gpu() &&
+        storage.type == "hbm_dram_ssdhash") {  // of which this counts both memories
       const bool is_limited = storage.lower_max_bytes > 0;
       options.max_bytes = is_limited ? storage.max_bytes + storage.lower_max_bytes : 0;
     }

@@ -197,7 +197,8 @@ void PrefetchRows(const std::vector<py::tuple>& given, uintptr_t stream) {
 }  // namespace
 
 void BindDeviceTable(py::module_& m) {
-  py::class_<PyDeviceTable> device_table(m, "DeviceTable", R"(A table in GPU memory whose rows are found by key.
+  py::class_<PyDeviceTable> device_table(m, "DeviceTable",
+                                         R"(A table in GPU memory whose rows are found by key.
 
 As HostTable, except that the arrays of `locate` are in GPU memory, and that `interface`, `numpy` and
 `assign` replace views. If device_bytes is not 0, rows beyond it lie in host memory: those that are cold

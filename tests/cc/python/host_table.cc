@@ -329,7 +329,8 @@ Args:
       .def(py::init(&MakeBudget), py::kw_only(), "max_keys"_a = 0, "max_bytes"_a = 0,
            "keep"_a = 0.9, "evict"_a = "least_recent", "decay_steps"_a = 0, "safe_steps"_a = 0,
            "hands_out"_a = "nothing", "num_shares"_a = 0, "rank"_a = 0, "num_ranks"_a = 1);
-  py::class_<PyHostTable> host_table(m, "HostTable", R"(A table in host memory whose rows are found by key.
+  py::class_<PyHostTable> host_table(m, "HostTable",
+                                     R"(A table in host memory whose rows are found by key.
 
 Args:
   dim, dtype: of a row: float32, float16 or bfloat16.

@@ -116,8 +116,8 @@ void BindBudget(pybind11::class_<PyTable>* table) {
           },
           "keys"_a, "scores"_a, "Of keys that have a row.")
       .def(
-          "set_time",
-          [](PyTable& table, int64_t minute) { Require(table.get().SetTime(minute)); }, "minute"_a)
+          "set_time", [](PyTable& table, int64_t minute) { Require(table.get().SetTime(minute)); },
+          "minute"_a)
       .def("num_erased", [](PyTable& table) { return table.get().changes()->num_erased(); })
       .def(
           "follow",
