@@ -297,6 +297,7 @@ def test_given_rows_find_places_as_in_host_memory(num_shares):
     "options",
     [
         {"budget": {"max_bytes": 1 << 20}},
+        {"budget": {"max_bytes": 64 << 20}, "admission": "counter", "min_count": 2},
         {"budget": {"max_keys": 10}, "matrix": None},
         {"budget": {"max_keys": 10, "num_shares": 24}},
     ],

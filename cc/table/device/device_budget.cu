@@ -2,6 +2,7 @@
 
 #include "core/device_buffer.h"
 #include "table/device/device_budget.h"
+#include "table/device/device_budget_bytes.h"
 #include "table/device/make_places.h"
 #include "table/device/places_state.cuh"
 
@@ -11,13 +12,14 @@ Status CheckDeviceBudget(const TableOptions& options) {
   const Budget& budget = options.budget;
   if (!budget.is_given()) return {};
   const std::string where = "table '" + options.name + "': expected, in GPU memory, ";
-  if (budget.max_bytes > 0) {
-    return where + "a budget of keys, got one of bytes; use max_keys, or host memory";
+  if (budget.max_bytes > 0 && options.admission.kind == Admission::Kind::kCounter) {
+    return where + "a budget of keys beside a filter that counts keys, got one of bytes; use " +
+           "max_keys, a Bloom filter, or host memory";
   }
   if (options.initial.matrix_rows == 0) {
     return where + "rows of a matrix as initial values beside a budget, got none; use host memory";
   }
-  if (budget.max_keys / std::max<int64_t>(1, budget.num_shares) == 0) {
+  if (budget.max_bytes == 0 && budget.max_keys < budget.num_shares) {
     return "table '" + options.name + "': expected a budget for at least " +
            std::to_string(budget.num_shares) + " keys, got one for " +
            std::to_string(budget.max_keys);
@@ -25,22 +27,11 @@ Status CheckDeviceBudget(const TableOptions& options) {
   return {};
 }
 
-namespace {
-
-int64_t KeysOfRank(const Budget& budget) {
-  int64_t total = 0;
-  for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
-    total += budget.MaxKeysOfShare(s, budget.max_keys);
-  }
-  return total;
-}
-
-}  // namespace
-
-DeviceBudget::DeviceBudget(const TableOptions& options, int64_t first_row, int64_t reserved_rows)
+DeviceBudget::DeviceBudget(const TableOptions& options, int64_t max_keys, int64_t first_row,
+                           int64_t reserved_rows)
     : budget_(options.budget),
+      max_keys_(max_keys),
       first_row_(first_row),
-      max_keys_(KeysOfRank(options.budget)),
       row_bytes_(options.dim * SizeOf(options.dtype)) {
   const int64_t bits_bytes = reserved_rows / 8 + 64;
   for (auto* bits : {&tied_, &free_, &gone_}) *bits = ReserveDeviceMemory(bits_bytes);
@@ -78,10 +69,7 @@ Status DeviceBudget::Begin() {
   const auto bytes_of_shares = num_shares * sizeof(int64_t);
   auto state = std::make_unique<PlacesState>();
   for (NarrowState::Sample& sample : state->narrow.samples) sample.lowest = ~0ULL;
-  std::vector<ShareLimit> limits;
-  for (int64_t s = 0; s < num_shares; ++s) {
-    limits.push_back({MaxKeysOfShare(s), budget_.NumKept(MaxKeysOfShare(s), 0)});
-  }
+  const std::vector<ShareLimit> limits = Limits();
   const size_t limits_bytes = limits.size() * sizeof(ShareLimit);
   if (cudaMalloc(&num_free_of_blocks_, bytes_of_blocks) != cudaSuccess ||
       cudaMalloc(&num_gone_of_blocks_, bytes_of_blocks) != cudaSuccess ||
@@ -93,11 +81,27 @@ Status DeviceBudget::Begin() {
       cudaMemcpy(state_, state.get(), sizeof(PlacesState), cudaMemcpyHostToDevice) != cudaSuccess) {
     return "there is no GPU, or it has no memory";
   }
+  return {};
+}
+
+// Followers that are further behind read the whole table; keys that waited longer are missed.
+int64_t DeviceBudget::EvictedSize() const {
+  return evicted_size_ > 0 ? evicted_size_
+                           : std::max(DeviceBudgetBytes::kLeastHandedOut, max_keys() / 4);
+}
+
+Status DeviceBudget::ListEvicted() {
+  const int64_t size = EvictedSize();
   Status status;
   for (const auto& [memory, bytes] : EvictedMemory()) {
-    if (status.ok() && memory != nullptr) status = memory->Grow(EvictedSize() * bytes);
+    if (status.ok() && memory != nullptr) status = memory->Grow(size * bytes);
   }
+  if (status.ok()) evicted_size_ = size;
   return status;
+}
+
+bool DeviceBudget::CanHave(int64_t max_keys) const {
+  return evicted_size_ <= std::max(DeviceBudgetBytes::kLeastHandedOut, max_keys / 4);
 }
 
 Status DeviceBudget::Grow(int64_t num_rows) {
@@ -117,8 +121,27 @@ int64_t DeviceBudget::bytes() const {
   return bytes;
 }
 
-// Followers that are further behind read the whole table; keys that waited longer are missed.
-int64_t DeviceBudget::EvictedSize() const { return std::max<int64_t>(1 << 14, max_keys() / 4); }
+int64_t DeviceBudget::max_rows() const {
+  if (budget_.max_bytes == 0) return max_keys() * (is_shared_ ? 2 : 1);
+  return static_cast<int64_t>(DeviceBudgetBytes::RowsPerKey(budget_) *
+                              static_cast<double>(max_keys()));
+}
+
+std::vector<ShareLimit> DeviceBudget::Limits() const {
+  std::vector<ShareLimit> limits;
+  for (int64_t s = 0; s < budget_.shares_of_rank(); ++s) {
+    limits.push_back({MaxKeysOfShare(s), budget_.NumKept(MaxKeysOfShare(s), 0)});
+  }
+  return limits;
+}
+
+Status DeviceBudget::SetMaxKeys(int64_t max_keys) {
+  max_keys_ = max_keys;
+  const std::vector<ShareLimit> limits = Limits();
+  const cudaError_t error = cudaMemcpy(limits_, limits.data(), limits.size() * sizeof(ShareLimit),
+                                       cudaMemcpyHostToDevice);
+  return error == cudaSuccess ? Status() : std::string("CUDA: ") + cudaGetErrorString(error);
+}
 
 // Each share may have all of the new keys, but all shares together have them once.
 int64_t DeviceBudget::MostToGo(int64_t num_new) const {

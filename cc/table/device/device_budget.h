@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <utility>
@@ -18,13 +19,16 @@
 
 namespace group_embedding {
 
-// Whether a table in GPU memory can keep a budget: of keys, with a matrix of initial values.
+// Whether a table in GPU memory can keep a budget: with a matrix of initial values, and of keys if a
+// filter counts keys.
 Status CheckDeviceBudget(const TableOptions& options);
 
 // Not thread-safe: the caller has the table's lock.
 class DeviceBudget {
  public:
-  DeviceBudget(const TableOptions& options, int64_t first_row, int64_t reserved_rows);
+  // max_keys: of the table.
+  DeviceBudget(const TableOptions& options, int64_t max_keys, int64_t first_row,
+               int64_t reserved_rows);
   ~DeviceBudget();
   DeviceBudget(const DeviceBudget&) = delete;
   DeviceBudget& operator=(const DeviceBudget&) = delete;
@@ -34,18 +38,26 @@ class DeviceBudget {
   int64_t bytes() const;
   int64_t max_keys() const { return max_keys_; }
   int64_t MaxKeysOfShare(int64_t share) const {
-    return budget_.MaxKeysOfShare(share, budget_.max_keys);
+    return budget_.MaxKeysOfShare(share, max_keys_);
   }
   int64_t least_keys_of_share() const { return MaxKeysOfShare(budget_.shares_of_rank() - 1); }
   // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
-  int64_t max_rows() const { return max_keys() * (is_shared_ ? 2 : 1); }
+  int64_t max_rows() const;
+  // Of a budget of bytes, where the table has more slots now. Waits for the device.
+  Status SetMaxKeys(int64_t max_keys);
   // The most keys that go in a call with at most so many new ones.
   int64_t MostToGo(int64_t num_new) const;
   // So many rows may become free, of which a call with so many keys needs some.
-  int64_t MostFree(int64_t num_keys) const { return MostToGo(num_keys) + num_keys; }
+  int64_t MostFree(int64_t num_keys) const {
+    return std::min(MostToGo(num_keys) + num_keys, max_rows());
+  }
 
   // The batches in flight, some of which are the call's own.
   void SetBatches(const std::multiset<int64_t>& batches, const std::vector<int64_t>& own);
+  // Before the first ArgsOfCall: memory for keys that go, of a size that stays.
+  Status ListEvicted();
+  // Whether it has no more memory for these than with so many keys.
+  bool CanHave(int64_t max_keys) const;
   // clock: of the call. oldest_batch: of all.
   PlacesArgs ArgsOfCall(int64_t num_keys, int64_t clock, int64_t oldest_batch) const;
 
@@ -67,6 +79,7 @@ class DeviceBudget {
   };
 
   int64_t EvictedSize() const;
+  std::vector<ShareLimit> Limits() const;
   // The last keys that went, from the n-th on, to the host.
   template <typename T>
   std::vector<T> ToHostFrom(const DeviceMemory& memory, int64_t n, int64_t width,
@@ -74,7 +87,9 @@ class DeviceBudget {
   std::vector<std::pair<DeviceMemory*, int64_t>> EvictedMemory() const;  // and bytes of a key
 
   const Budget budget_;
-  const int64_t first_row_, max_keys_, row_bytes_;
+  int64_t max_keys_;
+  const int64_t first_row_, row_bytes_;
+  int64_t evicted_size_ = 0;  // of the list of keys that went; 0: none went
   PlacesState* state_ = nullptr;  // in device memory, as are:
   int64_t *num_free_of_blocks_ = nullptr, *num_gone_of_blocks_ = nullptr;
   unsigned long long* of_shares_ = nullptr;  // [2 num_shares] new ones and those that went

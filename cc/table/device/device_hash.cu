@@ -28,10 +28,12 @@ Status DeviceHash::Slot(const SlotOptions& slot, void** array) {
   if (slots_.size() == kMaxSlotArrays) {
     return where + "expected at most " + std::to_string(kMaxSlotArrays) + " slots";
   }
+  Status status = FitToBytes({slot});
+  if (!status.ok()) return status.In(where);
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   LimitDeviceRows(BytesPerRow() + bytes);
   auto memory = ReserveValues(bytes);
-  Status status = memory->Grow(usable_rows_ * bytes);
+  status = memory->Grow(usable_rows_ * bytes);
   if (!status.ok()) return status.In(where);
   RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
                             State().next_row, streams_.own()));

@@ -17,6 +17,7 @@
 
 #include "core/status.h"
 #include "table/device/device_budget.h"
+#include "table/device/device_budget_bytes.h"
 #include "table/device/device_memory.h"
 #include "table/device/device_snapshot.h"
 #include "table/device/device_streams.h"
@@ -146,7 +147,8 @@ class DeviceHash : public EmbeddingTable {
     const DeviceHash& table_;
   };
 
-  static constexpr float kMaxLoad = 0.6f;  // of the index, before it grows by half
+  // Of the index, before it grows by half.
+  static constexpr float kMaxLoad = static_cast<float>(DeviceBudgetBytes::kIndexLoad);
 
   // What follows holds the mutex.
   Status Begin(const void* matrix);
@@ -183,6 +185,14 @@ class DeviceHash : public EmbeddingTable {
   ChangeMark NowLocked() const;
 
   // Of its budget and of its keys' times: device_hash_budget.cu.
+  bool HasBudgetOfBytes() const { return options_.budget.max_bytes > 0; }
+  int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
+  // With a budget of bytes: fewer keys, with those slots too. An error: there is no space for them.
+  Status FitToBytes(const std::vector<SlotOptions>& more_slots);
+  // How many keys that are enqueued for training can be new in the index.
+  int64_t MostNew(int64_t num_keys) const {
+    return HasBudgetOfBytes() ? std::min(num_keys, budget_->max_keys()) : num_keys;
+  }
   Status MakeOwnSlots();
   bool KeepsTime() const {
     return options_.keeps_time || options_.budget.first == EvictFirst::kEarliest;

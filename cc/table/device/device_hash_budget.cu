@@ -27,6 +27,37 @@ Status DeviceHash::MakeOwnSlots() {
   return status;
 }
 
+int64_t DeviceHash::BudgetKeys(const std::vector<SlotOptions>& more_slots) const {
+  const Budget& budget = options_.budget;
+  if (HasBudgetOfBytes()) {
+    const auto num_arrays = static_cast<int64_t>(2 + slots_.size() + more_slots.size());
+    const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more_slots);
+    return DeviceBudgetBytes(options_, bytes, num_arrays, first_row(), moves_ != nullptr)
+        .NumKeys(budget.max_bytes);
+  }
+  int64_t total = 0;
+  for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
+    total += budget.MaxKeysOfShare(s, budget.max_keys);
+  }
+  return total;
+}
+
+Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
+  if (!HasBudgetOfBytes()) return {};
+  const int64_t max_keys = BudgetKeys(more_slots), had = budget_->max_keys();
+  RequireCuda(cudaStreamSynchronize(streams_.own()));  // no launch reads the number any more
+  const Status status = budget_->SetMaxKeys(max_keys);
+  const bool fits = usable_rows_ <= MaxRows(more_slots) && budget_->CanHave(max_keys);
+  if (status.ok() && fits && max_keys >= options_.budget.shares_of_rank()) return {};
+  budget_->SetMaxKeys(had);
+  if (!status.ok()) return status;
+  return "expected a larger budget than " + std::to_string(options_.budget.max_bytes) +
+         " bytes, or fewer slots of optimizers, made before the table has keys: there would be " +
+         "space for " + std::to_string(max_keys) + " keys and " +
+         std::to_string(first_row()) + " initial rows, got " + std::to_string(usable_rows_) +
+         " rows";
+}
+
 int64_t DeviceHash::Minute() const {
   return minute_ > 0 ? minute_ : static_cast<int64_t>(std::time(nullptr)) / 60;
 }

@@ -9,7 +9,7 @@ namespace group_embedding {
 namespace {
 
 constexpr float kHurryLoad = 0.75f;  // from this load on the index grows at once
-constexpr double kGrowth = 1.5;
+constexpr double kGrowth = DeviceBudgetBytes::kIndexGrowth;
 constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory to grow
 
 }  // namespace
@@ -20,7 +20,8 @@ Status DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bo
   int64_t live = state.num_keys + state.next_candidate + more_keys;
   const bool has_counts = options_.admission.kind == Admission::Kind::kCounter;
   const int64_t counts = has_counts ? state.next_candidate + more_keys : 0;
-  if (budget_ != nullptr) live = std::min(live, budget_->max_keys() + num_keys + counts);
+  const int64_t claimed = HasBudgetOfBytes() ? 0 : num_keys;  // before it is known which get rows
+  if (budget_ != nullptr) live = std::min(live, budget_->max_keys() + claimed + counts);
   int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
   for (;;) {
     if (!index_->is_growing()) {

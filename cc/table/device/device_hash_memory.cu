@@ -40,7 +40,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
   infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
   free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
   if (options.budget.is_given()) {
-    budget_ = std::make_unique<DeviceBudget>(options, first_row(), reserved_rows_);
+    budget_ = std::make_unique<DeviceBudget>(options, BudgetKeys(), first_row(), reserved_rows_);
   }
   index_ = std::make_unique<GrowingIndex>(static_cast<int64_t>(reserved_rows_ * 4.0 / kMaxLoad));
   candidates_ = ReserveDeviceMemory(max_bytes_);
@@ -68,6 +68,7 @@ Status DeviceHash::Begin(const void* matrix) {
   *report_ = {};
   ref_.report = report_;
   Status status = budget_ == nullptr ? Status() : budget_->Begin().In(Named(": "));
+  if (status.ok()) status = FitToBytes({}).In(Named(": "));
   if (status.ok()) status = GrowRows(first_row());
   if (status.ok() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
@@ -237,7 +238,7 @@ Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
   }
   if (!status.ok()) return status.In(Named(": "));
   const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
-  status = MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
+  status = MakeIndexSpace(state, MostNew(since + num_keys), is_rebuilt, num_keys, stream);
   return status.In(Named(": "));
 }
 
@@ -255,9 +256,11 @@ Status DeviceHash::PreparePlaces(int64_t num_keys) {
       state.RowsWith(more) <= usable_rows_) {
     return {};
   }
+  Status status = budget_->ListEvicted();
+  if (!status.ok()) return status;
   places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());
   places_->halves_counts = halves_counts;
-  Status status = free_rows_->Grow(places_->max_free * static_cast<int64_t>(sizeof(int64_t)));
+  status = free_rows_->Grow(places_->max_free * static_cast<int64_t>(sizeof(int64_t)));
   if (status.ok() && snapshot_ != nullptr) {
     status = snapshot_->MakeSpace(budget_->MostToGo(num_keys));
   }

@@ -18,14 +18,19 @@ template <bool kTrain>
 class SlotSearch {
  public:
   __device__ SlotSearch(const LocateArgs& args, const LocatePlace& place, int64_t key)
+      : SlotSearch(args, place, key, place.table.index.slots,
+                   place.table.index.AreaOf(IndexRef::HashOf(key)), place.is_key) {}
+  // In other slots than the table's.
+  __device__ SlotSearch(const LocateArgs& args, const LocatePlace& place, int64_t key,
+                        uint64_t* slots, const IndexArea& area, bool is_wanted)
       : args_(args),
         table_(place.table),
-        slots_(place.table.index.slots),
+        slots_(slots),
+        area_(area),
         position_(place.position()),
         key_(key) {
     const uint64_t hash = IndexRef::HashOf(key);
-    area_ = place.table.index.AreaOf(hash);
-    bucket_ = place.is_key ? IndexRef::Home(area_, hash) : kNoBucket;
+    bucket_ = is_wanted ? IndexRef::Home(area_, hash) : kNoBucket;
     query_ = IndexRef::TagOf(hash) << kBucketSlots;
   }
 
@@ -145,7 +150,7 @@ class SlotSearch {
   const LocateArgs& args_;
   const DeviceTableRef& table_;
   uint64_t* const slots_;
-  IndexArea area_;
+  const IndexArea area_;
   const int64_t position_, key_;
   uint64_t bucket_;  // to be looked at, or kNoBucket: the search has ended
   uint32_t query_;   // the tag, and a bit for each slot of the bucket that has it and another key

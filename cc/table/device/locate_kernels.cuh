@@ -63,12 +63,30 @@ __global__ void __launch_bounds__(kLocateThreads) CountFoundKernel(LocateArgs ar
   if (row >= 0) CountKey(args, place.table, row, place.times());
 }
 
-// A thread finds one key, together with its warp.
-template <bool kTrain>
+__device__ bool ClaimsOfCall(const LocateArgs& args, int64_t table) {
+  return args.claim_areas[table].num_buckets > 0;
+}
+
+// A warp finds its keys; new ones claim slots of the index, or of the call.
+template <bool kTrain, bool kOfCall>
+__device__ FoundKey FindOrClaim(const LocateArgs& args, const LocatePlace& place, int64_t key) {
+  if (!kOfCall || !ClaimsOfCall(args, place.task.table)) {
+    return SlotSearch<kTrain>(args, place, key).Run();
+  }
+  const FoundKey found = SlotSearch<false>(args, place, key).Run();
+  const bool is_new = place.is_key && found.row < 0;
+  const FoundKey claimed = SlotSearch<true>(args, place, key, args.claim_slots,
+                                            args.claim_areas[place.task.table], is_new)
+                               .Run();
+  return is_new ? claimed : found;
+}
+
+// A thread finds one key, together with its warp. kOfCall: some tables have a budget of bytes.
+template <bool kTrain, bool kOfCall>
 __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
-  const FoundKey found = SlotSearch<kTrain>(args, place, key).Run();
+  const FoundKey found = FindOrClaim<kTrain, kOfCall>(args, place, key);
   if (!place.is_key) return;
   if (!kTrain) {
     place.task.rows[place.i] = found.row >= 0 ? found.row : place.table.DefaultRow(key);
@@ -184,6 +202,11 @@ __device__ int64_t KeepCandidate(const LocateArgs& args, const LocatePlace& plac
 __device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, int64_t key,
                             int64_t row) {
   const IndexRef& index = place.table.index;
+  if (ClaimsOfCall(args, place.task.table)) {
+    const uint64_t hash = IndexRef::HashOf(key);
+    if (row != kNoRow) index.PutInto(index.AreaOf(hash), hash, SlotKind::kRow, row);
+    return row != kNoRow;
+  }
   uint64_t* slot = index.slots + NumberOfClaim(args.claims[place.position()]);
   const uint32_t tag = IndexRef::TagOf(IndexRef::HashOf(key));
   const bool was_candidate = args.candidates != nullptr && args.candidates[place.position()] != 0;

@@ -21,8 +21,14 @@ struct LocatePlan {
   std::vector<int64_t> first_positions = {0}, table_positions = {0};
   BlockPlan blocks;
   bool has_filter = false, has_bloom = false, has_reads = false, has_decay = false;
+  // Of each table; of those that claim none of their index for new keys two slots for each key.
+  std::vector<IndexArea> claim_areas;
+  bool claims_of_call = false;
 
   int64_t num_positions() const { return first_positions.back(); }
+  uint64_t num_claim_buckets() const {
+    return claim_areas.empty() ? 0 : claim_areas.back().first + claim_areas.back().num_buckets;
+  }
   int64_t KeysOf(size_t t) const { return table_positions[t + 1] - table_positions[t]; }
   bool HasSnapshot() const {
     return std::any_of(tables.begin(), tables.end(),
@@ -44,6 +50,7 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
       plan.has_filter |= kind != Admission::Kind::kAll;
       plan.has_bloom |= kind == Admission::Kind::kBloom;
       plan.has_decay |= requests[r].table->options().budget.decay_steps > 0;
+      plan.claims_of_call |= requests[r].table->options().budget.max_bytes > 0;
     }
     requests_of[at->second].push_back(r);
     plan.batches[at->second].push_back(requests[r].batch);
@@ -58,6 +65,9 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
       plan.blocks.Append((from.num_keys + kLocateThreads - 1) / kLocateThreads);
     }
     plan.table_positions.push_back(plan.num_positions());
+    const bool claims_of_call = plan.tables[t]->options().budget.max_bytes > 0;
+    const uint64_t slots = claims_of_call ? 2 * plan.KeysOf(t) : 0;
+    plan.claim_areas.push_back({plan.num_claim_buckets(), (slots + kBucketSlots - 1) / kBucketSlots});
   }
   return plan;
 }
@@ -90,6 +100,7 @@ class LocateScratch {
     args.tables = arrays_.Add(tables);
     args.table_positions = arrays_.Add(plan.table_positions);
     args.num_tables = static_cast<int64_t>(tables.size());
+    args.claim_areas = arrays_.Add(plan.claim_areas);
     size_ = arrays_.size();
     if (access == Access::kRead) return args;
     const int64_t count = plan.num_positions();
@@ -101,6 +112,8 @@ class LocateScratch {
       args.counts = Take<int64_t>(count);
       args.candidates = Take<int64_t>(count);
     }
+    num_claim_slots_ = static_cast<int64_t>(plan.num_claim_buckets()) * kBucketSlots;
+    if (num_claim_slots_ > 0) args.claim_slots = Take<uint64_t>(num_claim_slots_);
     scan_bytes_ = ScanBytes(count + 1);
     scan_ = Take<char>(static_cast<int64_t>(scan_bytes_));
     return args;
@@ -110,6 +123,11 @@ class LocateScratch {
   cudaError_t Scan(const LocateArgs& args, int64_t num_positions, cudaStream_t stream) {
     return cub::DeviceScan::ExclusiveSum(scan_, scan_bytes_, args.gets_row, args.ranks,
                                          static_cast<int>(num_positions + 1), stream);
+  }
+  // The slots of the call, of which none is claimed yet.
+  cudaError_t EmptyClaims(const LocateArgs& args, cudaStream_t stream) const {
+    if (args.claim_slots == nullptr) return cudaSuccess;
+    return cudaMemsetAsync(args.claim_slots, 0xFF, num_claim_slots_ * sizeof(uint64_t), stream);
   }
   int64_t size() const { return size_; }
 
@@ -124,6 +142,7 @@ class LocateScratch {
   DeviceArrays arrays_;
   char* begin_;
   int64_t size_ = 0;
+  int64_t num_claim_slots_ = 0;
   void* scan_ = nullptr;
   size_t scan_bytes_ = 0;
 };
@@ -173,7 +192,11 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const std::vector<DeviceTable
     error = cudaMemsetAsync(args.gets_row + count, 0, sizeof(int32_t), stream);
   }
   if (error != cudaSuccess) return error;
-  LocateKeysKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
+  error = scratch->EmptyClaims(args, stream);
+  if (error != cudaSuccess) return error;
+  const auto locate =
+      plan.claims_of_call ? &LocateKeysKernel<true, true> : &LocateKeysKernel<true, false>;
+  locate<<<blocks, kLocateThreads, 0, stream>>>(args);
   if (plan.has_decay) {
     DecayCountsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
     CountFoundKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
@@ -219,7 +242,7 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   cudaError_t error = scratch.Send(stream);
   if (error != cudaSuccess) return InWords(error);
   if (access == Access::kRead) {
-    LocateKeysKernel<false>
+    LocateKeysKernel<false, false>
         <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
     if (plan.has_reads) {
       WriteReadsKernel<false>

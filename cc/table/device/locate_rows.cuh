@@ -23,8 +23,8 @@ struct LocateTask {
 // The state of a key without a row: the two low bits of a claim. The upper bits hold a number.
 enum class ClaimKind : uint64_t {
   kNone = 0,      // it has a row
-  kSlot = 1,      // number: the slot of the index that this occurrence has claimed for all
-                  // occurrences of the key
+  kSlot = 1,      // number: the slot of the index, or of the call, that this occurrence has claimed
+                  // for all occurrences of the key
   kFollower = 2,  // number: the position of the occurrence that has claimed the slot
 };
 
@@ -48,6 +48,10 @@ struct LocateArgs {
   // Where a table has a filter, else null; where a slot was claimed:
   int64_t* counts;      // how often the key was seen
   int64_t* candidates;  // 0, or the number of the candidate that the key was, + 1
+  // In tables with a budget of bytes new keys claim slots of the call, so that those without a place
+  // take none of the index.
+  uint64_t* claim_slots;         // of all such tables
+  const IndexArea* claim_areas;  // [num_tables] of these; no buckets: its keys claim the index's
 };
 
 __device__ inline ClaimKind KindOfClaim(uint64_t claim) {
