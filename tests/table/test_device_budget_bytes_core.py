@@ -71,22 +71,22 @@ def test_the_keys_are_those_of_a_budget_of_as_many_keys(storage, num_shares, adm
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other processes take GPU memory")
 @pytest.mark.parametrize("hands_out, keep", [("nothing", 0.9), ("rows", 0.5)])
 def test_memory_seen_from_outside_stays_within_the_bytes(hands_out, keep):
-    # Given a process that has trained a table, and a new one with a budget of bytes
+    # Given a process that keeps memory for its calls, and a new table with a budget of bytes
     def train_all(table, max_keys):
         for step, size in enumerate([8192] * (5 * max_keys // 8192) + [3 * max_keys, 8192]):
             train(table, np.arange(size) + step * 8192, step)
             yield
         assert 0.4 * max_keys < table.num_keys <= max_keys
 
-    def make(megabytes):
+    def make():
         budget = {"hands_out": hands_out, "keep": keep}
-        return make_table(HBM, megabytes, {"slots": ["m"]}, **budget)
+        return make_table(HBM, 2 * MEGABYTES, {"slots": ["m"]}, **budget)
 
-    other = make(MEGABYTES)
+    other = make()
     list(train_all(other, other.budget_counts()["max_keys"]))
     del other
     before = free_bytes()
-    table = make(2 * MEGABYTES)
+    table = make()
 
     # When keys pass through it
     taken = [before - free_bytes() for _ in train_all(table, table.budget_counts()["max_keys"])]

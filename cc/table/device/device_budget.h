@@ -19,8 +19,8 @@
 
 namespace group_embedding {
 
-// Whether a table in GPU memory can keep a budget: with a matrix of initial values, and of keys if a
-// filter counts keys.
+// Whether a table in GPU memory can keep a budget: with a matrix of initial values, and of keys if
+// a filter counts keys.
 Status CheckDeviceBudget(const TableOptions& options);
 
 // Not thread-safe: the caller has the table's lock.
@@ -37,9 +37,7 @@ class DeviceBudget {
   Status Grow(int64_t num_rows);  // that the table has from now on
   int64_t bytes() const;
   int64_t max_keys() const { return max_keys_; }
-  int64_t MaxKeysOfShare(int64_t share) const {
-    return budget_.MaxKeysOfShare(share, max_keys_);
-  }
+  int64_t MaxKeysOfShare(int64_t share) const { return budget_.MaxKeysOfShare(share, max_keys_); }
   int64_t least_keys_of_share() const { return MaxKeysOfShare(budget_.shares_of_rank() - 1); }
   // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
   int64_t max_rows() const;
@@ -89,7 +87,7 @@ class DeviceBudget {
   const Budget budget_;
   int64_t max_keys_;
   const int64_t first_row_, row_bytes_;
-  int64_t evicted_size_ = 0;  // of the list of keys that went; 0: none went
+  int64_t evicted_size_ = 0;      // of the list of keys that went; 0: none went
   PlacesState* state_ = nullptr;  // in device memory, as are:
   int64_t *num_free_of_blocks_ = nullptr, *num_gone_of_blocks_ = nullptr;
   unsigned long long* of_shares_ = nullptr;  // [2 num_shares] new ones and those that went

@@ -13,7 +13,8 @@ class DeviceBudgetBytes {
  public:
   static constexpr double kIndexGrowth = 1.5, kIndexLoad = 0.6;  // see device_hash_index.cu
 
-  // bytes_per_row: with its slots and its RowInfo, in num_arrays arrays. moves: between two memories.
+  // bytes_per_row: with its slots and its RowInfo, in num_arrays arrays. moves: between two
+  // memories.
   DeviceBudgetBytes(const TableOptions& options, int64_t bytes_per_row, int64_t num_arrays,
                     int64_t first_row, bool moves) {
     const Budget& budget = options.budget;

@@ -53,9 +53,8 @@ Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
   if (!status.ok()) return status;
   return "expected a larger budget than " + std::to_string(options_.budget.max_bytes) +
          " bytes, or fewer slots of optimizers, made before the table has keys: there would be " +
-         "space for " + std::to_string(max_keys) + " keys and " +
-         std::to_string(first_row()) + " initial rows, got " + std::to_string(usable_rows_) +
-         " rows";
+         "space for " + std::to_string(max_keys) + " keys and " + std::to_string(first_row()) +
+         " initial rows, got " + std::to_string(usable_rows_) + " rows";
 }
 
 int64_t DeviceHash::Minute() const {

@@ -67,7 +67,8 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
     plan.table_positions.push_back(plan.num_positions());
     const bool claims_of_call = plan.tables[t]->options().budget.max_bytes > 0;
     const uint64_t slots = claims_of_call ? 2 * plan.KeysOf(t) : 0;
-    plan.claim_areas.push_back({plan.num_claim_buckets(), (slots + kBucketSlots - 1) / kBucketSlots});
+    plan.claim_areas.push_back(
+        {plan.num_claim_buckets(), (slots + kBucketSlots - 1) / kBucketSlots});
   }
   return plan;
 }

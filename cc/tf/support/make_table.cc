@@ -61,8 +61,7 @@ absl::Status MakeTable(tensorflow::OpKernelContext* context, const StorageAttrs&
                        std::shared_ptr<EmbeddingTable>* table) {
   return CatchErrors([&] {
     options.max_bytes = storage.max_bytes;
-    if (storage.is_on_gpu() &&
-        storage.type == "hbm_dram_ssdhash") {  // of which this counts both memories
+    if (storage.is_on_gpu() && storage.type != "hbm") {  // of which this counts both memories
       const bool is_limited = storage.lower_max_bytes > 0;
       options.max_bytes = is_limited ? storage.max_bytes + storage.lower_max_bytes : 0;
     }
