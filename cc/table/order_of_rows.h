@@ -8,7 +8,7 @@
 
 namespace group_embedding {
 
-// Of each key of `rows`, as of a step.
+// The place of each key of `rows` as of a step.
 //
 // score_slot: where rows.slots have kScoreSlot or kTimeSlot; -1: the order needs none. Without that
 // slot scores are 0. rows.values may be empty, but for EvictFirst::kSmallestNorm.

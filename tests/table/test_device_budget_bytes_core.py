@@ -32,7 +32,7 @@ def content(table):
 
 
 def free_bytes():
-    """Of the GPU, as its driver says."""
+    """The GPU's free memory, as its driver says."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     driver = ctypes.CDLL("libcuda.so.1")
     assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0

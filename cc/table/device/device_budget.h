@@ -41,7 +41,8 @@ class DeviceBudget {
   int64_t least_keys_of_share() const { return MaxKeysOfShare(budget_.shares_of_rank() - 1); }
   // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
   int64_t max_rows() const;
-  // Of a budget of bytes, where the table has more slots now. Waits for the device.
+  // The keys that a budget of bytes has space for, once the table has more slots. Waits for the
+  // device.
   Status SetMaxKeys(int64_t max_keys);
   // The most keys that go in a call with at most so many new ones.
   int64_t MostToGo(int64_t num_new) const;

@@ -147,7 +147,7 @@ class DeviceHash : public EmbeddingTable {
     const DeviceHash& table_;
   };
 
-  // Of the index, before it grows by half.
+  // The index's, before it grows by half.
   static constexpr float kMaxLoad = static_cast<float>(DeviceBudgetBytes::kIndexLoad);
 
   // What follows holds the mutex.
@@ -184,7 +184,7 @@ class DeviceHash : public EmbeddingTable {
   int64_t OldestBatchLocked() const;
   ChangeMark NowLocked() const;
 
-  // Of its budget and of its keys' times: device_hash_budget.cu.
+  // Its budget and its keys' times: device_hash_budget.cu.
   bool HasBudgetOfBytes() const { return options_.budget.max_bytes > 0; }
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // With a budget of bytes: fewer keys, with those slots too. An error: there is no space for them.

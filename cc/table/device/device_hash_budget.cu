@@ -109,7 +109,7 @@ void DeviceHash::TakeEvicted(KeyedRows* rows) {
   *rows = budget_->handed_out()->Take();
 }
 
-// Of keys that are about to go.
+// These keys are about to go.
 void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   EvictedRows* const handed_out = budget_ == nullptr ? nullptr : budget_->handed_out();
   if (handed_out == nullptr || num_rows == 0) return;

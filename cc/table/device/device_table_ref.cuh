@@ -73,7 +73,7 @@ struct DeviceTableRef {
   RowShape shape;
   int32_t num_slot_arrays;
   SlotArray slot_arrays[kMaxSlotArrays];
-  // Of these, what the table has for its budget and for evictions by time; null: it needs none.
+  // Those that the table has for its budget and for evictions by time; null: it needs none.
   const float* scores;  // [usable_rows], kScoreSlot
   uint32_t* born;       // [usable_rows], kBornSlot
   uint32_t* minutes;    // [usable_rows], kTimeSlot

@@ -20,7 +20,7 @@ class CountHalver {
         num_candidates_(__ldcg(&state_.next_candidate)) {}
 
   __device__ void Run() {
-    // Of one share it is known without looking.
+    // The counts of one share are known without looking.
     const int64_t num_counted = num_candidates_ - __ldcg(&state_.num_free_candidates);
     if (shares_.count == 1 && num_counted <= shares_.limits[0].max_keys) return;
     for (CountOfShares(); IsAnyOver(); CountOfShares()) {

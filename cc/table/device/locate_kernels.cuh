@@ -40,8 +40,8 @@ __device__ int64_t RowToCount(const LocateArgs& args, const LocatePlace& place) 
   return is_found ? place.task.rows[place.i] : kNoRow;
 }
 
-// A thread has one key. Of the occurrences of a key the first to write the step halves its count,
-// before any is counted.
+// A thread has one key. The first occurrence of a key to write the step halves its count, before
+// any is counted.
 __global__ void __launch_bounds__(kLocateThreads) DecayCountsKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   const int64_t row = RowToCount(args, place);

@@ -21,7 +21,7 @@ struct LocatePlan {
   std::vector<int64_t> first_positions = {0}, table_positions = {0};
   BlockPlan blocks;
   bool has_filter = false, has_bloom = false, has_reads = false, has_decay = false;
-  // Of each table; of those that claim none of their index for new keys two slots for each key.
+  // Each table's, of two slots for each key if its new keys claim none of its index.
   std::vector<IndexArea> claim_areas;
   bool claims_of_call = false;
 

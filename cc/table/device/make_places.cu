@@ -126,7 +126,8 @@ class PlaceMaker {
     if (!knows_free_) Evict({0, 0, 0, false}, kHash, true, kAnyShare);  // nothing
     int64_t num_free, num_gone;
     ListRows(&num_free, &num_gone);
-    // Of each share, and last of all: where other batches hold rows, these may be short.
+    // Each share's new keys, and last those of all: where other batches hold rows, these may be
+    // short.
     int64_t num_given = 0, more = 0, num_without = 0;
     for (int64_t s = 0; s <= num_shares(); ++s) {
       const bool is_last = s == num_shares();
