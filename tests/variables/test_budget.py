@@ -22,7 +22,7 @@ IN_TIERS = [
 
 
 def make(tmp_path, name="user", tiers=("dram",), **options):
-    """With a tier below the first, only some rows are in that; a GPU has initial rows beside them."""
+    """With a tier below the first, some rows are in that, on a GPU beside the initial ones."""
     if "disk" in tiers:
         options.update(tier_bytes=[100 * 96], disk_folder=str(tmp_path))
     elif len(tiers) == 2:
