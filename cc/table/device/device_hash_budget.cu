@@ -49,8 +49,8 @@ Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
   const Status status = budget_->SetMaxKeys(max_keys);
   const bool fits = usable_rows_ <= MaxRows(more_slots) && budget_->CanHave(max_keys);
   if (status.ok() && fits && max_keys >= options_.budget.shares_of_rank()) return {};
-  budget_->SetMaxKeys(had);
-  if (!status.ok()) return status;
+  const Status restored = budget_->SetMaxKeys(had);
+  if (!status.ok() || !restored.ok()) return status.ok() ? restored : status;
   return "expected a larger budget than " + std::to_string(options_.budget.max_bytes) +
          " bytes, or fewer slots of optimizers, made before the table has keys: there would be " +
          "space for " + std::to_string(max_keys) + " keys and " + std::to_string(first_row()) +
