@@ -1,12 +1,13 @@
 // A budget of a DiskTieredHash, which is of both tiers. The table knows which keys of a call are new
 // before it is launched, so it makes places for them then.
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 
 #include "core/device_buffer.h"
 #include "table/disk/disk_tiered_hash.h"
-#include "table/order_of_row.h"
+#include "table/order_of_rows.h"
 
 namespace group_embedding {
 
@@ -25,21 +26,41 @@ void DiskTieredHash::CountBelow(std::vector<int64_t>* of_shares) const {
 
 Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
                                  const std::unordered_set<int64_t>& kept) const {
-  const OrderOfRow order_of(options_, last_step_);
-  const auto bytes_before = [this](int slot) {
-    int64_t bytes = 0;
-    for (int s = 0; s < slot; ++s) bytes += SlotBytes(s);
-    return bytes;
+  const int score = ScoreSlot();
+  const bool by_norm = options_.budget.first == EvictFirst::kSmallestNorm;
+  std::vector<int64_t> slot_at = {0};  // in a record's slots
+  for (size_t s = 0; s < slots_.size(); ++s) slot_at.push_back(slot_at.back() + SlotBytes(s));
+  KeyedRows some;
+  some.slots.resize(slots_.size());
+  const auto add_some = [&] {
+    const auto orders = OrderOfRows(options_, last_step_, some, score);
+    for (size_t i = 0; i < some.keys.size(); ++i) {
+      lowest[options_.budget.ShareOf(some.keys[i])]->Add({{orders[i], some.keys[i], kNoRow}});
+    }
+    some = {};
+    some.slots.resize(slots_.size());
   };
-  const int64_t score_at = bytes_before(ScoreSlot()), born_at = bytes_before(born_slot_);
-  return disk_->Visit(
+  const auto is_safe = [&](const char* slots) {
+    uint32_t born = 0;
+    if (born_slot_ >= 0) std::memcpy(&born, slots + slot_at[born_slot_], sizeof(born));
+    return IsSafe(born, last_step_, options_.budget.safe_steps);
+  };
+  const Status status = disk_->Visit(
       [&](int64_t key, const RecordHead& head, const char* values, const char* slots) {
-        const auto& of_share = lowest[options_.budget.ShareOf(key)];
-        if (of_share == nullptr || kept.count(key) > 0) return;
-        const uint64_t score = order_of.Score(head.count, head.version, values, slots + score_at);
-        if (born_slot_ >= 0 && order_of.IsSafeNow(slots + born_at)) return;
-        of_share->Add({{order_of.Order(score, head.version, key), key, kNoRow}});
+        if (lowest[options_.budget.ShareOf(key)] == nullptr || kept.count(key) > 0) return;
+        if (is_safe(slots)) return;
+        some.keys.push_back(key);
+        some.counts.push_back(head.count);
+        some.versions.push_back(head.version);
+        if (by_norm) some.values.insert(some.values.end(), values, values + RowBytes());
+        if (score >= 0) {
+          const char* from = slots + slot_at[score];
+          some.slots[score].insert(some.slots[score].end(), from, from + SlotBytes(score));
+        }
+        if (some.keys.size() == RowsOnDisk::kAtOnce) add_some();
       });
+  add_some();
+  return status;
 }
 
 Status DiskTieredHash::EraseBelow(const std::vector<int64_t>& keys) {
