@@ -77,7 +77,8 @@ bool DiskTieredHash::MayExceedBudget(int64_t num_new) const {
   if (budget_ == nullptr) return false;
   if (keys_of_shares_.empty()) return true;
   for (size_t s = 0; s < keys_of_shares_.size(); ++s) {
-    if (keys_of_shares_[s] + num_new > budget_->MaxKeysOfShare(static_cast<int64_t>(s))) return true;
+    const int64_t most = keys_of_shares_[s] + num_not_counted_ + num_new;
+    if (most > budget_->MaxKeysOfShare(static_cast<int64_t>(s))) return true;
   }
   return false;
 }
@@ -86,7 +87,8 @@ Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& new_keys, const Jo
                                   std::vector<int64_t>* left_out) {
   const Budget& budget = options_.budget;
   const int64_t num_shares = budget.shares_of_rank();
-  if (keys_of_shares_.empty()) keys_of_shares_ = KeysOfShares();
+  if (keys_of_shares_.empty() || num_not_counted_ > 0) keys_of_shares_ = KeysOfShares();
+  num_not_counted_ = 0;
   std::vector<std::vector<int64_t>> of_shares(num_shares);
   for (const int64_t key : new_keys) of_shares[budget.ShareOf(key)].push_back(key);
   std::vector<int64_t> num_to_go(num_shares);

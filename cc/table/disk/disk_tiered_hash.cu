@@ -184,6 +184,7 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                                       int64_t step, cudaStream_t stream) {
+  num_left_out_ = 0;
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
@@ -192,7 +193,8 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
     for (const DeviceKeys& some : keys) num_keys += some.num_keys;
     const TableState state = Reported(&since);
     const bool fits =
-        state.RowsWith(since + num_keys) <= MaxRows() && !MayExceedBudget(since + num_keys);
+        state.RowsWith(since + num_keys) <= MaxRows() && !MayExceedBudget(num_keys);
+    if (access == Access::kTrain && fits) num_not_counted_ += num_keys;
     if (access == Access::kRead || fits) return {};
   }
   streams_.Use(stream);  // whose keys these are

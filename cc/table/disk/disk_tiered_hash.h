@@ -81,7 +81,10 @@ class DiskTieredHash : public DeviceHash {
   bool PrefetchNext(KeysAhead* ahead);
 
   std::unique_ptr<RowsOnDisk> disk_;
-  std::vector<int64_t> keys_of_shares_;  // in both tiers, with a budget; empty: not known
+  // With a budget: the keys in both tiers; empty: not known. Those of later calls that could not
+  // exceed it are not counted.
+  std::vector<int64_t> keys_of_shares_;
+  int64_t num_not_counted_ = 0;
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 
