@@ -37,9 +37,6 @@ class DeviceBudgetBytes {
     return static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, max_bytes - fixed_)) /
                                 per_key_);
   }
-  int64_t LeastBytes(int64_t num_keys) const {
-    return fixed_ + static_cast<int64_t>((static_cast<double>(num_keys) + 1) * per_key_);
-  }
 
   // Keys that went wait for other batches that may hold their rows, those of one eviction.
   static double RowsPerKey(const Budget& budget) { return 2 - budget.keep; }

@@ -52,9 +52,10 @@ Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
   const Status restored = budget_->SetMaxKeys(had);
   if (!status.ok() || !restored.ok()) return status.ok() ? restored : status;
   return "expected a larger budget than " + std::to_string(options_.budget.max_bytes) +
-         " bytes, or fewer slots of optimizers, made before the table has keys: there would be " +
-         "space for " + std::to_string(max_keys) + " keys and " + std::to_string(first_row()) +
-         " initial rows, got " + std::to_string(usable_rows_) + " rows";
+         " bytes, which have space for " + std::to_string(max_keys) + " keys beside " +
+         std::to_string(first_row()) + " initial rows, where the table has memory for " +
+         std::to_string(usable_rows_) + " rows; raise max_bytes, or have the optimizer make its " +
+         "slots before the table has keys";
 }
 
 int64_t DeviceHash::Minute() const {
