@@ -59,7 +59,7 @@ class Program:
     """Anything that may happen to a table, drawn at random.
 
     Args:
-      storage: of `storages.WITH_BUDGET`.
+      storage: of `storages.ALL`.
       num_ranks: over how many tables keys are spread at first.
       folder: for checkpoints.
     """

@@ -70,6 +70,5 @@ ALL = [
         for storage in (HBM, HBM_DRAM, HBM_DRAM_SSDHASH)
     ),
 ]
-WITH_BUDGET = [DRAM, DRAM_SSDHASH, HBM, HBM_DRAM]
 WITH_DISK = [param for param in ALL if param.values[0].has_disk]
 ON_HOST = [param for param in ALL if not param.values[0].on_device]

@@ -5,10 +5,8 @@ from table import storages
 from table.budget_programs import Program, run_for
 
 SECONDS = 300  # of a part of the hour
-STORAGES = [param for param in storages.ALL if param.values[0] in storages.WITH_BUDGET]
 
-
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", storages.ALL)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))]

@@ -81,10 +81,11 @@ def test_the_same_keys_go_as_in_host_memory(evict, keep, num_shares, size):
 
 @pytest.mark.parametrize("evict", POLICIES)
 @pytest.mark.parametrize("cache_strategy", ["least_recent", "least_frequent"])
-def test_the_same_keys_go_where_rows_move_between_two_memories(evict, cache_strategy):
+@pytest.mark.parametrize("device", [HBM_DRAM, HBM_DRAM_SSDHASH], ids=lambda storage: storage.name)
+def test_the_same_keys_go_where_rows_move_between_tiers(device, evict, cache_strategy):
     # Given a table with a tenth of its rows in GPU memory, which move, and one in host memory
     options = {"keeps_time": evict == "earliest", "slots": ["m"]}
-    tables = make_tables(HBM_DRAM, {**options, "cache_strategy": cache_strategy},
+    tables = make_tables(device, {**options, "cache_strategy": cache_strategy},
                          max_keys=50_000, evict=evict, **POLICIES[evict])  # fmt: skip
     batches = zipf_batches(seed=5, num_batches=40, size=6000, num_keys=300_000, exponent=0.8)
     random = np.random.default_rng(5)
@@ -309,6 +310,14 @@ def test_a_budget_that_gpu_memory_cannot_keep_is_refused(options):
         DeviceTable(dim=DIM, budget=budget, **options)
 
 
-def test_a_budget_of_a_table_on_a_gpu_and_a_disk_is_refused():
-    with pytest.raises(RuntimeError, match="expected no budget, as it has GPU memory and a disk"):
-        HBM_DRAM_SSDHASH.make_table(DIM, max_keys=100, budget=core.Budget(max_keys=10))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"budget": core.Budget(max_bytes=64 << 20)},
+        {"budget": core.Budget(max_keys=100), "admission": "counter", "min_count": 2},
+    ],
+    ids=["bytes", "filter"],
+)
+def test_a_budget_that_a_gpu_and_a_disk_cannot_keep_is_refused(options):
+    with pytest.raises(RuntimeError, match="expected, with GPU memory and a disk, a budget of keys"):
+        HBM_DRAM_SSDHASH.make_table(DIM, max_keys=100, **options)

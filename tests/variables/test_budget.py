@@ -18,12 +18,17 @@ IN_TIERS = [
     pytest.param(("dram", "disk"), id="dram+disk"),
     pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
     pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
+    pytest.param(
+        ("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu
+    ),
 ]
 
 
 def make(tmp_path, name="user", tiers=("dram",), **options):
     """With a tier below the first, some rows are in that, on a GPU beside the initial ones."""
-    if "disk" in tiers:
+    if len(tiers) == 3:
+        options.update(tier_bytes=[(4097 + 40) * 72, 60 * 72], disk_folder=str(tmp_path))
+    elif "disk" in tiers:
         options.update(tier_bytes=[100 * 96], disk_folder=str(tmp_path))
     elif len(tiers) == 2:
         options.update(tier_bytes=[(4097 + 40) * 72])

@@ -140,7 +140,9 @@ def make_that_expires(name, tiers, folder, hand_out="rows"):
     """A table of 200 keys at most, of which 20 are in the first of two tiers, beside the initial
     rows on a GPU."""
     lower = {}
-    if "disk" in tiers:
+    if len(tiers) == 3:
+        lower = {"tier_bytes": [(4097 + 20) * 56, 20 * 56], "disk_folder": str(folder)}
+    elif "disk" in tiers:
         lower = {"tier_bytes": [20 * 96], "disk_folder": str(folder)}
     elif len(tiers) == 2:
         lower = {"tier_bytes": [(4097 + 20) * 56]}
@@ -167,6 +169,9 @@ def evict(tables, folder):
         pytest.param(("dram", "disk"), id="dram+disk"),
         pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
         pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
+        pytest.param(
+            ("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu
+        ),
     ],
 )
 def test_keys_that_expire_are_handed_out_once(tiers, expel, tmp_path):

@@ -140,16 +140,17 @@ int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
   const std::vector<int64_t> rows = TakeOut(keys, num_keys, device_rows.data());
   const std::vector<int64_t> host_keys = ToHost(keys, num_keys, streams_.own());
   ReadEvicted();  // keys that were erased before these
+  const bool uses_retired = budget_ == nullptr || has_tier_below();  // else PlaceMaker finds them
   for (int64_t i = 0; i < num_keys; ++i) {
     if (rows[i] == kNoRow) continue;
     changes_.erased()->push_back(host_keys[i]);
-    if (budget_ == nullptr) retired_.push_back({rows[i], clock_});
+    if (uses_retired) retired_.push_back({rows[i], clock_});
   }
   // Sorted, so that the order does not depend on which occurrence of a key has the row.
   const auto by_row = [](const Retired& a, const Retired& b) { return a.row < b.row; };
   const auto is_row = [](int64_t row) { return row != kNoRow; };
   const int64_t num_erased = std::count_if(rows.begin(), rows.end(), is_row);
-  if (budget_ == nullptr) std::sort(retired_.end() - num_erased, retired_.end(), by_row);
+  if (uses_retired) std::sort(retired_.end() - num_erased, retired_.end(), by_row);
   return num_erased;
 }
 
@@ -178,9 +179,7 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = State().next_row;
   DeviceBuffer<bool> flags(num_rows);
-  Eviction of_now = eviction;
-  of_now.minute = Minute();
-  RequireCuda(ChooseEvicted(Ref(), of_now, step, num_rows, flags.data(), stream));
+  RequireCuda(ChooseEvicted(Ref(), AsOfNow(eviction), step, num_rows, flags.data(), stream));
   DeviceBuffer<int64_t> rows(num_rows);
   const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
   if (eviction.kind != Eviction::Kind::kNone) HandOut(rows.data(), count);

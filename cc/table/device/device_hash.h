@@ -93,7 +93,10 @@ class DeviceHash : public EmbeddingTable {
   std::mutex& mutex() const { return mutex_; }
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
-  virtual Status PrefetchRowsOf(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
+  virtual Status PrefetchRowsOf(const std::vector<DeviceKeys>&, Access, int64_t /*step*/,
+                                cudaStream_t) {
+    return {};
+  }
   // Rows on disk of the next batch, ahead of it: PrefetchAhead takes its keys; PrefetchSome brings
   // some rows while `stream` goes on, and returns whether there may be more; IsPrefetching: whether
   // there is something to do for it. Holding the mutex, but for AwaitMark, after which PrefetchSome
@@ -203,10 +206,26 @@ class DeviceHash : public EmbeddingTable {
     return options_.budget.first == EvictFirst::kEarliest ? time_slot_ : score_slot_;
   }
   void HandOut(const int64_t* device_rows, int64_t num_rows);
+  Eviction AsOfNow(Eviction eviction) const;
   // Drops rows that are given, and evicts keys, until both together keep the budget.
   Status FitIntoBudget(KeyedRows* given);
-  // The keys that may go, in any order: none of `keys`, no safe one, and none in use.
-  std::vector<EvictionCandidate> Candidates(const std::unordered_set<int64_t>& keys) const;
+  std::vector<int64_t> KeysOfShares() const;
+  // Evicts the lowest, so many of each share, of the keys that may go and are none of `kept`, and of
+  // `more`, which the table does not have: these are appended to `dropped` instead.
+  Status EvictLowest(const std::vector<int64_t>& num_to_go, const std::unordered_set<int64_t>& kept,
+                     const std::vector<EvictionCandidate>& more,
+                     std::unordered_set<int64_t>* dropped);
+  // The keys in memory that may go, in any order: none of `kept`, no safe one, and none in use.
+  std::vector<EvictionCandidate> Candidates(const std::unordered_set<int64_t>& kept) const;
+  // Of a table that has rows below memory: its budget is of both. It makes places before a call is
+  // launched, and rows of keys that went become free as those that are erased.
+  virtual bool has_tier_below() const { return false; }
+  virtual void CountBelow(std::vector<int64_t>* /*of_shares*/) const {}
+  virtual Status FindBelow(const LowestOfShares& /*lowest*/,
+                           const std::unordered_set<int64_t>& /*kept*/) const {
+    return {};
+  }
+  virtual Status EraseBelow(const std::vector<int64_t>& /*keys*/) { return {}; }
   // What an array of rows, which may be in two memories, has for some of them.
   std::vector<char> OfRows(const void* array, int64_t bytes,
                            const std::vector<int64_t>& rows) const;
@@ -254,6 +273,8 @@ class DeviceHash : public EmbeddingTable {
   int64_t minute_ = 0;                                     // that SetTime has set; 0: none
   int64_t last_step_ = -1;                                 // that was trained
   std::optional<PlacesArgs> places_;
+  std::unique_ptr<DeviceMemory> left_out_;  // keys; written alone, so that no launch reads them
+  int64_t num_left_out_ = 0;                // of the call that is prepared
   std::deque<Retired> retired_;  // without a budget, which finds rows of erased keys
   int64_t clock_ = 0;
   std::multiset<int64_t> batches_;

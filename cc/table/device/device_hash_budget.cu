@@ -189,60 +189,95 @@ std::vector<char> DeviceHash::OfSlot(int slot, const std::vector<int64_t>& rows)
   return OfRows(slot_arrays_[slot]->data(), SlotBytes(slot), rows);
 }
 
+std::vector<int64_t> DeviceHash::KeysOfShares() const {
+  const Budget& budget = options_.budget;
+  std::vector<int64_t> counts(budget.shares_of_rank());
+  for (const RowInfo& info : ToHost(ref_.infos, State().next_row, streams_.own())) {
+    if (info.count >= 0) ++counts[budget.ShareOf(info.key)];
+  }
+  CountBelow(&counts);
+  return counts;
+}
+
 Status DeviceHash::FitIntoBudget(KeyedRows* given) {
   if (budget_ == nullptr || given->keys.empty()) return {};
   const Budget& budget = options_.budget;
   const auto num_given = static_cast<int64_t>(given->keys.size());
-  std::vector<int64_t> rows(num_given);
-  Find(given->keys.data(), num_given, rows.data());
+  std::vector<KeyInfo> infos(num_given);
+  Status status = Describe(given->keys.data(), num_given, infos.data());
+  if (!status.ok()) return status;
   std::unordered_map<int64_t, int64_t> new_keys;  // and where they come last
   for (int64_t i = 0; i < num_given; ++i) {
-    if (rows[i] == kNoRow) new_keys[given->keys[i]] = i;
+    if (infos[i].tier == kNoTier) new_keys[given->keys[i]] = i;
   }
   const Alone alone(*this);
-  const cudaStream_t stream = streams_.own();
-  const int64_t num_shares = budget.shares_of_rank();
-  std::vector<int64_t> num_to_go(num_shares);
-  for (const RowInfo& info : ToHost(ref_.infos, State().next_row, stream)) {
-    if (info.count >= 0) ++num_to_go[budget.ShareOf(info.key)];
-  }
+  std::vector<int64_t> num_to_go = KeysOfShares();
   for (const auto& [key, i] : new_keys) ++num_to_go[budget.ShareOf(key)];
-  LowestOfShares lowest;
-  for (int64_t s = 0; s < num_shares; ++s) {
+  for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
     const int64_t max_keys = budget_->MaxKeysOfShare(s);
-    const int64_t count = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
-    lowest.push_back(count == 0 ? nullptr : std::make_unique<LowestKeys>(count));
+    num_to_go[s] = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
+  }
+  const auto orders = OrderOfRows(options_, last_step_, *given, ScoreSlot());
+  std::vector<EvictionCandidate> candidates;
+  for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
+  std::unordered_set<int64_t> dropped;
+  status = EvictLowest(num_to_go, {given->keys.begin(), given->keys.end()}, candidates, &dropped);
+  DropRows(dropped, given);
+  budget_->CountOnHost(0, static_cast<int64_t>(dropped.size()));
+  return status;
+}
+
+Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go,
+                               const std::unordered_set<int64_t>& kept,
+                               const std::vector<EvictionCandidate>& more,
+                               std::unordered_set<int64_t>* dropped) {
+  const Budget& budget = options_.budget;
+  LowestOfShares lowest;
+  for (const int64_t count : num_to_go) {
+    lowest.push_back(count <= 0 ? nullptr : std::make_unique<LowestKeys>(count));
   }
   const auto is_any = [](const auto& of_share) { return of_share != nullptr; };
   if (std::none_of(lowest.begin(), lowest.end(), is_any)) return {};
-  std::vector<EvictionCandidate> candidates = Candidates({given->keys.begin(), given->keys.end()});
-  const auto orders = OrderOfRows(options_, last_step_, *given, ScoreSlot());
-  for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
-  for (const EvictionCandidate& candidate : candidates) {
-    const auto& of_share = lowest[budget.ShareOf(candidate.key)];
-    if (of_share != nullptr) of_share->Add({candidate});
+  std::unordered_set<int64_t> not_here;
+  for (const EvictionCandidate& candidate : more) not_here.insert(candidate.key);
+  for (const auto& candidates : {Candidates(kept), more}) {
+    for (const EvictionCandidate& candidate : candidates) {
+      const auto& of_share = lowest[budget.ShareOf(candidate.key)];
+      if (of_share != nullptr) of_share->Add({candidate});
+    }
   }
-  std::unordered_set<int64_t> dropped;
-  std::vector<int64_t> evicted, evicted_rows;
+  Status status = FindBelow(lowest, kept);
+  if (!status.ok()) return status;
+  std::vector<int64_t> keys, rows, below;  // in memory, and not
   for (const auto& of_share : lowest) {
     if (of_share == nullptr) continue;
     for (const EvictionCandidate& candidate : of_share->Take()) {
-      if (candidate.row == kNoRow) {
-        dropped.insert(candidate.key);
+      if (candidate.row != kNoRow) {
+        keys.push_back(candidate.key);
+        rows.push_back(candidate.row);
+      } else if (not_here.count(candidate.key) > 0) {
+        dropped->insert(candidate.key);
       } else {
-        evicted.push_back(candidate.key);
-        evicted_rows.push_back(candidate.row);
+        below.push_back(candidate.key);
       }
     }
   }
-  DropRows(dropped, given);
-  const auto num_evicted = static_cast<int64_t>(evicted.size());
-  const DeviceBuffer<int64_t> device_rows(evicted_rows.data(), num_evicted, stream);
-  const DeviceBuffer<int64_t> device_keys(evicted.data(), num_evicted, stream);
-  HandOut(device_rows.data(), num_evicted);
-  if (num_evicted > 0) EraseKeys(device_keys.data(), num_evicted);
-  budget_->CountOnHost(num_evicted, static_cast<int64_t>(dropped.size()));
+  const auto num_keys = static_cast<int64_t>(keys.size());
+  const auto num_below = static_cast<int64_t>(below.size());
+  const cudaStream_t stream = streams_.own();
+  const DeviceBuffer<int64_t> device_rows(rows.data(), num_keys, stream);
+  const DeviceBuffer<int64_t> device_keys(keys.data(), num_keys, stream);
+  HandOut(device_rows.data(), num_keys);
+  if (num_below > 0) status = EraseBelow(below);
+  if (!status.ok()) return status;
+  if (num_keys > 0) EraseKeys(device_keys.data(), num_keys);
+  budget_->CountOnHost(num_keys + num_below, 0);
   return {};
+}
+
+Eviction DeviceHash::AsOfNow(Eviction eviction) const {
+  eviction.minute = Minute();
+  return eviction;
 }
 
 }  // namespace group_embedding

@@ -168,6 +168,9 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.minutes = reinterpret_cast<uint32_t*>(own(time_slot_));
   ref.minute = KeepsTime() ? static_cast<uint32_t>(Minute()) : 0;
   ref.decay_steps = options_.budget.decay_steps;
+  ref.left_out =
+      left_out_ == nullptr ? nullptr : reinterpret_cast<const int64_t*>(left_out_->data());
+  ref.num_left_out = num_left_out_;
   return ref;
 }
 
@@ -245,6 +248,7 @@ Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
 // What a call needs that may exceed the budget.
 Status DeviceHash::PreparePlaces(int64_t num_keys) {
   places_.reset();
+  if (has_tier_below()) return {};
   int64_t since = 0;
   const TableState state = Reported(&since);
   const int64_t more = since + num_keys;
@@ -338,6 +342,7 @@ void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
 }
 
 Status DeviceHash::CheckFull(cudaStream_t stream) {
+  num_left_out_ = 0;
   if (places_.has_value()) streams_.EndAlone(stream);
   if (!may_be_full_) return {};
   const cudaError_t error = cudaStreamSynchronize(stream);

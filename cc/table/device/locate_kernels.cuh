@@ -162,12 +162,27 @@ __device__ bool IsAdmitted(const LocateArgs& args, const LocatePlace& place) {
   return *count >= MinCountOf(admission, place.task.keys[place.i]);
 }
 
+__device__ bool IsLeftOut(const DeviceTableRef& table, int64_t key) {
+  int64_t begin = 0, end = table.num_left_out;
+  while (begin < end) {
+    const int64_t middle = (begin + end) / 2;
+    if (table.left_out[middle] < key) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin < table.num_left_out && table.left_out[begin] == key;
+}
+
 // A thread has one key.
 __global__ void __launch_bounds__(kLocateThreads) ChooseRowsKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   if (!place.is_key) return;
   if (KindOfClaim(args.claims[place.position()]) != ClaimKind::kSlot) return;
-  if (IsAdmitted(args, place)) args.gets_row[place.FirstPosition(args)] = 1;
+  if (IsAdmitted(args, place) && !IsLeftOut(place.table, place.task.keys[place.i])) {
+    args.gets_row[place.FirstPosition(args)] = 1;
+  }
 }
 
 // The row of a claimed key, or kNoRow.

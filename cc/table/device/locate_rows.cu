@@ -307,7 +307,7 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
   const auto locks = LockAll(plan.tables);
   const auto keys = KeysOfTables(plan);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const Status status = plan.tables[t]->PrefetchRowsOf(keys[t], access, stream);
+    const Status status = plan.tables[t]->PrefetchRowsOf(keys[t], access, step, stream);
     if (!status.ok()) return status;
   }
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);

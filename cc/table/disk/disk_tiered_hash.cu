@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "table/check_table.h"
+#include "table/complete_rows.h"
 #include "table/device/device_hash_kernels.h"
 #include "table/disk/disk_tiered_hash.h"
 #include "table/disk/insert_in_tiers.h"
@@ -42,12 +44,26 @@ KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
   return some;
 }
 
+// Both as they lie on disk.
+std::vector<int64_t> Without(const std::vector<int64_t>& keys, const std::vector<int64_t>& others) {
+  const auto is_before = [](int64_t a, int64_t b) {
+    return static_cast<uint64_t>(a) < static_cast<uint64_t>(b);
+  };
+  std::vector<int64_t> left;
+  std::set_difference(keys.begin(), keys.end(), others.begin(), others.end(),
+                      std::back_inserter(left), is_before);
+  return left;
+}
+
 }  // namespace
 
 DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
                                const DiskTierOptions& disk, const void* matrix, Status* error)
     : DeviceHash(options, {device_bytes, disk.cache_strategy}, matrix, error) {
   if (error->ok()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
+  if (!error->ok()) return;
+  for (size_t s = 0; s < slots_.size(); ++s) AddSlotToDisk(s);
+  if (budget_ != nullptr) disk_->HandOutTo(budget_->handed_out());
 }
 
 std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& options,
@@ -57,10 +73,12 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& op
   *error = CheckOptions(options);
   if (error->ok()) *error = CheckTierBytes(options, device_bytes);
   if (error->ok()) *error = CheckTierBytes(options, disk.max_bytes);
-  if (error->ok() && options.budget.is_given()) {
-    *error =
-        "table '" + options.name +
-        "': expected no budget, as it has GPU memory and a disk, got one; leave one of them out";
+  if (error->ok()) *error = CheckDeviceBudget(options);
+  if (error->ok() && options.budget.is_given() &&
+      (options.budget.max_bytes > 0 || HasFilter(options))) {
+    *error = "table '" + options.name +
+             "': expected, with GPU memory and a disk, a budget of keys without a filter, got " +
+             "another one; use max_keys, or leave the disk or the GPU memory out";
   }
   if (!error->ok()) return nullptr;
   if (device_bytes <= 0 || options.max_bytes <= 0) {
@@ -78,10 +96,15 @@ Status DiskTieredHash::Slot(const SlotOptions& slot, void** array) {
   const size_t num_slots = slots().size();
   Status status = DeviceHash::Slot(slot, array);
   if (slots().size() == num_slots) return status;
-  // It starts as that of the first row, which no key has.
   const std::lock_guard<std::mutex> lock(mutex_);
-  disk_->AddSlot(ToHost(static_cast<const char*>(*array), SlotBytes(num_slots), streams_.own()));
+  AddSlotToDisk(num_slots);
   return {};
+}
+
+// It starts as that of the first row, which no key has.
+void DiskTieredHash::AddSlotToDisk(size_t s) {
+  const char* array = slot_arrays_[s]->data();
+  disk_->AddSlot(ToHost(array, SlotBytes(s), streams_.own()), slots_[s].name == kTimeSlot);
 }
 
 int64_t DiskTieredHash::num_keys() const {
@@ -124,35 +147,44 @@ Status DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& par
     if (keys.empty() || options().admission.kind != Admission::Kind::kCounter) return;
     DeviceHash::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   };
-  return InsertInTiers(*this, given, kMoved, memory, disk_.get());
+  KeyedRows kept;
+  Status status = CompleteRows(*this, given, &kept);
+  if (status.ok()) status = FitIntoBudget(&kept);
+  keys_of_shares_.clear();
+  return status.ok() ? InsertInTiers(*this, kept, kMoved, memory, disk_.get()) : status;
 }
 
 int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
   const int64_t num_erased = DeviceHash::Erase(keys, num_keys);
+  keys_of_shares_.clear();
   return num_erased + disk_->EraseSome({keys, keys + num_keys}, changes_.erased());
 }
 
 int64_t DiskTieredHash::Evict(const Eviction& eviction, int64_t step,
                               const ParallelFor& parallel_for) {
+  keys_of_shares_.clear();
   return DeviceHash::Evict(eviction, step, parallel_for) +
-         disk_->Evict(eviction, step, changes_.erased());
+         disk_->Evict(AsOfNow(eviction), step, changes_.erased());
 }
 
 void DiskTieredHash::Clear() {
   DeviceHash::Clear();
+  keys_of_shares_.clear();
   disk_->Clear(changes_.erased());
 }
 
 std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
                                                        int64_t step, int64_t follower) {
   const int64_t since = changes_only ? changes_.MarkOf(follower).clock : 0;
+  if (eviction.kind != Eviction::Kind::kNone) keys_of_shares_.clear();
   auto memory = DeviceHash::TakeSnapshot(changes_only, eviction, step, follower);
-  return disk_->TakeSnapshot(std::move(memory), changes_only, since, {eviction, step, clock_},
+  return disk_->TakeSnapshot(std::move(memory), changes_only, since, {AsOfNow(eviction), step, clock_},
                              &mutex_, &changes_);
 }
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
-                                      cudaStream_t stream) {
+                                      int64_t step, cudaStream_t stream) {
+  num_left_out_ = 0;
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
@@ -160,19 +192,30 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
     int64_t num_keys = 0, since = 0;
     for (const DeviceKeys& some : keys) num_keys += some.num_keys;
     const TableState state = Reported(&since);
-    if (access == Access::kRead || state.RowsWith(since + num_keys) <= MaxRows()) return {};
+    const bool fits =
+        state.RowsWith(since + num_keys) <= MaxRows() && !MayExceedBudget(num_keys);
+    if (access == Access::kTrain && fits) num_not_counted_ += num_keys;
+    if (access == Access::kRead || fits) return {};
   }
   streams_.Use(stream);  // whose keys these are
   ReleaseRetired();
   const Alone alone(*this, std::adopt_lock);
   ++clock_;
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
-  const std::vector<int64_t> missing = Missing({keys, streams_.own(), streams_.own()}, held_since);
+  const JoinedKeys joined{keys, streams_.own(), streams_.own()};
+  const std::vector<int64_t> missing = Missing(joined, held_since);
   FoundOnDisk found;
-  const Status status = disk_->FindAll(missing, &found);
+  Status status = disk_->FindAll(missing, &found);
+  std::vector<int64_t> new_keys, left_out;
+  if (status.ok() && access == Access::kTrain) {
+    last_step_ = std::max(last_step_, step);
+    new_keys = Without(missing, found.keys);
+    if (budget_ != nullptr) status = MakePlaces(new_keys, joined, &left_out);
+  }
   if (!status.ok()) return status;
-  const std::vector<int64_t>& to_have = access == Access::kTrain ? missing : found.keys;
-  return TakeIn(found, static_cast<int64_t>(to_have.size()), held_since);
+  const size_t to_have = found.keys.size() + new_keys.size() - left_out.size();
+  status = TakeIn(found, static_cast<int64_t>(to_have), held_since);
+  return status.ok() ? LeaveOut(std::move(left_out)) : status;
 }
 
 Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since) {

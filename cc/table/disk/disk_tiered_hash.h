@@ -33,14 +33,28 @@ class DiskTieredHash : public DeviceHash {
   void Clear() override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction, int64_t step,
                                          int64_t follower) override;
-  Status PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
+  Status PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access, int64_t step,
                         cudaStream_t stream) override;
   // In prefetch_from_disk.cu.
   void PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
   bool IsPrefetching() const override;
   bool PrefetchSome() override;
+  Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
 
  private:
+  // A budget is of both tiers: disk_budget.cu.
+  bool has_tier_below() const override { return true; }
+  void CountBelow(std::vector<int64_t>* of_shares) const override;
+  Status FindBelow(const LowestOfShares& lowest,
+                   const std::unordered_set<int64_t>& kept) const override;
+  Status EraseBelow(const std::vector<int64_t>& keys) override;
+  bool MayExceedBudget(int64_t num_new) const;
+  // Makes places for the new keys of a call that also has `keys`, in device memory. Appends those
+  // that find none to `left_out`.
+  Status MakePlaces(const std::vector<int64_t>& new_keys, const JoinedKeys& keys,
+                    std::vector<int64_t>* left_out);
+  Status LeaveOut(std::vector<int64_t> keys);
+  void AddSlotToDisk(size_t s);
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
   // located in a call since `held_since`. These stay in memory.
   //
@@ -67,6 +81,10 @@ class DiskTieredHash : public DeviceHash {
   bool PrefetchNext(KeysAhead* ahead);
 
   std::unique_ptr<RowsOnDisk> disk_;
+  // With a budget: the keys in both tiers; empty: not known. Those of later calls that could not
+  // exceed it are not counted.
+  std::vector<int64_t> keys_of_shares_;
+  int64_t num_not_counted_ = 0;
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 

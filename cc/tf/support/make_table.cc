@@ -13,11 +13,6 @@ absl::Status MakeOnGpu(tensorflow::OpKernelContext* context, const StorageAttrs&
                        const TableOptions& options, const void* matrix,
                        std::shared_ptr<EmbeddingTable>* table) {
   const std::string where = "table '" + options.name + "': storage '" + storage.type + "' ";
-  if ((options.keeps_time || options.budget.is_given()) && storage.type == "hbm_dram_ssdhash") {
-    return absl::UnimplementedError(where +
-                                    "has no budget (max_keys, max_bytes) and evicts by no "
-                                    "time; use 'dram', 'dram_ssdhash', 'hbm' or 'hbm_dram'");
-  }
 #if GOOGLE_CUDA
   if (context->op_device_context() == nullptr) {
     return absl::InvalidArgumentError(where + "is made on a GPU; place its handle on one");

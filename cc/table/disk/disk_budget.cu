@@ -1,0 +1,175 @@
+// A budget of a DiskTieredHash, which is of both tiers. The table knows which keys of a call are new
+// before it is launched, so it makes places for them then.
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "core/device_buffer.h"
+#include "table/disk/disk_tiered_hash.h"
+#include "table/order_of_rows.h"
+
+namespace group_embedding {
+
+void DiskTieredHash::CountBelow(std::vector<int64_t>* of_shares) const {
+  if (of_shares->size() == 1) {
+    (*of_shares)[0] += disk_->num_keys();
+    return;
+  }
+  const auto count = [&](int64_t key, const RecordHead&, const char*, const char*) {
+    ++(*of_shares)[options_.budget.ShareOf(key)];
+  };
+  disk_->CompleteEviction();
+  const Status status = disk_->Visit(count);
+  Require(status.In(Named(": ")));
+}
+
+Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
+                                 const std::unordered_set<int64_t>& kept) const {
+  const int score = ScoreSlot();
+  const bool by_norm = options_.budget.first == EvictFirst::kSmallestNorm;
+  std::vector<int64_t> slot_at = {0};  // in a record's slots
+  for (size_t s = 0; s < slots_.size(); ++s) slot_at.push_back(slot_at.back() + SlotBytes(s));
+  KeyedRows some;
+  some.slots.resize(slots_.size());
+  const auto add_some = [&] {
+    const auto orders = OrderOfRows(options_, last_step_, some, score);
+    for (size_t i = 0; i < some.keys.size(); ++i) {
+      lowest[options_.budget.ShareOf(some.keys[i])]->Add({{orders[i], some.keys[i], kNoRow}});
+    }
+    some = {};
+    some.slots.resize(slots_.size());
+  };
+  const auto is_safe = [&](const char* slots) {
+    uint32_t born = 0;
+    if (born_slot_ >= 0) std::memcpy(&born, slots + slot_at[born_slot_], sizeof(born));
+    return IsSafe(born, last_step_, options_.budget.safe_steps);
+  };
+  const Status status = disk_->Visit(
+      [&](int64_t key, const RecordHead& head, const char* values, const char* slots) {
+        if (lowest[options_.budget.ShareOf(key)] == nullptr || kept.count(key) > 0) return;
+        if (is_safe(slots)) return;
+        some.keys.push_back(key);
+        some.counts.push_back(head.count);
+        some.versions.push_back(head.version);
+        if (by_norm) some.values.insert(some.values.end(), values, values + RowBytes());
+        if (score >= 0) {
+          const char* from = slots + slot_at[score];
+          some.slots[score].insert(some.slots[score].end(), from, from + SlotBytes(score));
+        }
+        if (some.keys.size() == RowsOnDisk::kAtOnce) add_some();
+      });
+  add_some();
+  return status;
+}
+
+Status DiskTieredHash::EraseBelow(const std::vector<int64_t>& keys) {
+  EvictedRows* const handed_out = budget_->handed_out();
+  if (handed_out != nullptr) {
+    handed_out->MakePlace(budget_->max_handed_out(), static_cast<int64_t>(keys.size()));
+  }
+  const Status status = disk_->EraseEvicted(keys);
+  if (status.ok()) changes_.erased()->insert(changes_.erased()->end(), keys.begin(), keys.end());
+  return status;
+}
+
+bool DiskTieredHash::MayExceedBudget(int64_t num_new) const {
+  if (budget_ == nullptr) return false;
+  if (keys_of_shares_.empty()) return true;
+  for (size_t s = 0; s < keys_of_shares_.size(); ++s) {
+    const int64_t most = keys_of_shares_[s] + num_not_counted_ + num_new;
+    if (most > budget_->MaxKeysOfShare(static_cast<int64_t>(s))) return true;
+  }
+  return false;
+}
+
+Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& new_keys, const JoinedKeys& keys,
+                                  std::vector<int64_t>* left_out) {
+  const Budget& budget = options_.budget;
+  const int64_t num_shares = budget.shares_of_rank();
+  if (keys_of_shares_.empty() || num_not_counted_ > 0) keys_of_shares_ = KeysOfShares();
+  num_not_counted_ = 0;
+  std::vector<std::vector<int64_t>> of_shares(num_shares);
+  for (const int64_t key : new_keys) of_shares[budget.ShareOf(key)].push_back(key);
+  std::vector<int64_t> num_to_go(num_shares);
+  bool is_over = false;
+  for (int64_t s = 0; s < num_shares; ++s) {
+    const int64_t max_keys = budget_->MaxKeysOfShare(s);
+    const auto num_new = static_cast<int64_t>(of_shares[s].size());
+    if (keys_of_shares_[s] + num_new <= max_keys) continue;
+    is_over = true;
+    num_to_go[s] = keys_of_shares_[s] - budget.NumKept(max_keys, num_new);
+  }
+  if (is_over) {
+    disk_->CompleteEviction();
+    const std::vector<int64_t> all = ToHost(keys.data(), keys.num_keys(), streams_.own());
+    std::unordered_set<int64_t> none;
+    const Status status = EvictLowest(num_to_go, {all.begin(), all.end()}, {}, &none);
+    keys_of_shares_ = KeysOfShares();
+    if (!status.ok()) return status;
+    ReleaseRetired();
+  }
+  for (int64_t s = 0; s < num_shares; ++s) {
+    std::vector<int64_t>& of_share = of_shares[s];
+    const int64_t places = std::max<int64_t>(0, budget_->MaxKeysOfShare(s) - keys_of_shares_[s]);
+    const int64_t num_without = static_cast<int64_t>(of_share.size()) - places;
+    keys_of_shares_[s] += std::min<int64_t>(of_share.size(), places);
+    if (num_without <= 0) continue;
+    // As PlaceMaker: the new keys with the lowest hashes.
+    std::nth_element(of_share.begin(), of_share.begin() + num_without - 1, of_share.end(),
+                     [](int64_t a, int64_t b) { return IndexRef::HashOf(a) < IndexRef::HashOf(b); });
+    left_out->insert(left_out->end(), of_share.begin(), of_share.begin() + num_without);
+  }
+  budget_->CountOnHost(0, static_cast<int64_t>(left_out->size()));
+  return {};
+}
+
+Status DiskTieredHash::LeaveOut(std::vector<int64_t> keys) {
+  num_left_out_ = 0;
+  if (keys.empty()) return {};
+  std::sort(keys.begin(), keys.end());
+  const auto bytes = static_cast<int64_t>(keys.size() * sizeof(int64_t));
+  constexpr int64_t kMostKeys = int64_t{1} << 31;  // of a call
+  if (left_out_ == nullptr) left_out_ = ReserveDeviceMemory(kMostKeys * sizeof(int64_t));
+  const Status status = left_out_->Grow(bytes);
+  if (!status.ok()) return status.In(Named(": "));
+  RequireCuda(cudaMemcpyAsync(left_out_->data(), keys.data(), bytes, cudaMemcpyHostToDevice,
+                              streams_.own()));
+  RequireCuda(cudaStreamSynchronize(streams_.own()));
+  num_left_out_ = static_cast<int64_t>(keys.size());
+  return {};
+}
+
+// Rows on disk are brought, some at a time, as the score is in a slot.
+Status DiskTieredHash::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
+  if (score_slot_ < 0) return EmbeddingTable::SetScores(keys, num_keys, scores);
+  std::unordered_map<int64_t, float> highest;  // a key may come several times
+  for (int64_t i = 0; i < num_keys; ++i) {
+    float& score = highest.try_emplace(keys[i], scores[i]).first->second;
+    score = std::max(score, scores[i]);
+  }
+  constexpr size_t kAtOnce = 64;  // whose rows are in memory together
+  std::vector<int64_t> some;
+  std::vector<float> of_some;
+  Status status;
+  const auto set_some = [&] {
+    const auto count = static_cast<int64_t>(some.size());
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const StreamBuffer<int64_t> device_keys(some.data(), count, streams_.own());
+      status = PrefetchRowsOf({{device_keys.data(), count}}, Access::kRead, -1, streams_.own());
+    }
+    if (status.ok()) status = DeviceHash::SetScores(some.data(), count, of_some.data());
+    some.clear();
+    of_some.clear();
+  };
+  for (const auto& [key, score] : highest) {
+    some.push_back(key);
+    of_some.push_back(score);
+    if (some.size() == kAtOnce && status.ok()) set_some();
+  }
+  if (!some.empty() && status.ok()) set_some();
+  return status;
+}
+
+}  // namespace group_embedding
