@@ -12,10 +12,6 @@ Status CheckDeviceBudget(const TableOptions& options) {
   const Budget& budget = options.budget;
   if (!budget.is_given()) return {};
   const std::string where = "table '" + options.name + "': expected, in GPU memory, ";
-  if (budget.max_bytes > 0 && options.admission.kind == Admission::Kind::kCounter) {
-    return where + "a budget of keys beside a filter that counts keys, got one of bytes; use " +
-           "max_keys, a Bloom filter, or host memory";
-  }
   if (options.initial.matrix_rows == 0) {
     return where + "rows of a matrix as initial values beside a budget, got none; use host memory";
   }

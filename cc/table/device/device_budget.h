@@ -19,8 +19,7 @@
 
 namespace group_embedding {
 
-// Whether a table in GPU memory can keep a budget: with a matrix of initial values, and of keys if
-// a filter counts keys.
+// Whether a table in GPU memory can keep a budget: with a matrix of initial values.
 Status CheckDeviceBudget(const TableOptions& options);
 
 // Not thread-safe: the caller has the table's lock.

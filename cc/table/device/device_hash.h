@@ -109,8 +109,22 @@ class DeviceHash : public EmbeddingTable {
   Status Prepare(int64_t num_keys, Access access, int64_t step, cudaStream_t stream,
                  const std::vector<int64_t>& own_batches);
   DeviceTableRef Ref() const;
-  // What the prepared call needs to make places; nothing: it cannot exceed the budget.
+  // What the prepared call needs to make places, and to halve counts; nothing: it cannot exceed the
+  // budget.
   const std::optional<PlacesArgs>& places() const { return places_; }
+  bool has_tier_below() const { return tiers_.has_disk; }
+  // Whether new keys claim slots of the call, so that the index has those alone that get a row or
+  // are counted.
+  bool claims_of_call() const {
+    return budget_ != nullptr && (HasBudgetOfBytes() || has_tier_below());
+  }
+  // Of a table that has rows below memory, in the middle of a call that may exceed its budget:
+  // evicts, and removes those new keys that find no place. keys: all of the call.
+  virtual bool makes_places_on_host() const { return false; }
+  virtual Status MakePlacesOnHost(const std::vector<int64_t>& /*keys*/,
+                                  std::unordered_set<int64_t>* /*new_keys*/) {
+    return {};
+  }
   Status CheckFull(cudaStream_t stream);
   RowCopies* snapshot() const { return snapshot_.get(); }
 
@@ -192,10 +206,10 @@ class DeviceHash : public EmbeddingTable {
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // With a budget of bytes: fewer keys, with those slots too. An error: there is no space for them.
   Status FitToBytes(const std::vector<SlotOptions>& more_slots);
-  // How many keys that are enqueued for training can be new in the index.
-  int64_t MostNew(int64_t num_keys) const {
-    return HasBudgetOfBytes() ? std::min(num_keys, budget_->max_keys()) : num_keys;
-  }
+  // The most keys that are counted without a row, if so many were enqueued for training since
+  // `state`: with a budget as many as it has keys, and those of a call, as they are halved before
+  // the next one.
+  int64_t MostCounted(const TableState& state, int64_t num_keys) const;
   Status MakeOwnSlots();
   bool KeepsTime() const {
     return options_.keeps_time || options_.budget.first == EvictFirst::kEarliest;
@@ -210,6 +224,7 @@ class DeviceHash : public EmbeddingTable {
   // Drops rows that are given, and evicts keys, until both together keep the budget.
   Status FitIntoBudget(KeyedRows* given);
   std::vector<int64_t> KeysOfShares() const;
+  int64_t NumKeysOfTiers() const;
   // Evicts the lowest, so many of each share, of the keys that may go and are none of `kept`, and of
   // `more`, which the table does not have: these are appended to `dropped` instead.
   Status EvictLowest(const std::vector<int64_t>& num_to_go, const std::unordered_set<int64_t>& kept,
@@ -217,9 +232,8 @@ class DeviceHash : public EmbeddingTable {
                      std::unordered_set<int64_t>* dropped);
   // The keys in memory that may go, in any order: none of `kept`, no safe one, and none in use.
   std::vector<EvictionCandidate> Candidates(const std::unordered_set<int64_t>& kept) const;
-  // Of a table that has rows below memory: its budget is of both. It makes places before a call is
-  // launched, and rows of keys that went become free as those that are erased.
-  virtual bool has_tier_below() const { return false; }
+  // Of a table that has rows below memory: its budget is of both. Rows of keys that went become
+  // free as those that are erased.
   virtual void CountBelow(std::vector<int64_t>* /*of_shares*/) const {}
   virtual Status FindBelow(const LowestOfShares& /*lowest*/,
                            const std::unordered_set<int64_t>& /*kept*/) const {
@@ -262,7 +276,8 @@ class DeviceHash : public EmbeddingTable {
   TableReport* report_ = nullptr;  // page-locked
   int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;
 
-  int64_t enqueued_ = 0;    // keys, for training
+  int64_t enqueued_ = 0;     // keys, for training
+  int64_t most_of_call_ = 0;  // of them
   int64_t rebuilt_at_ = 0;  // of them, when the index was made anew
   cudaStream_t training_stream_ = nullptr;
   bool may_be_full_ = false;
@@ -273,8 +288,6 @@ class DeviceHash : public EmbeddingTable {
   int64_t minute_ = 0;                                     // that SetTime has set; 0: none
   int64_t last_step_ = -1;                                 // that was trained
   std::optional<PlacesArgs> places_;
-  std::unique_ptr<DeviceMemory> left_out_;  // keys; written alone, so that no launch reads them
-  int64_t num_left_out_ = 0;                // of the call that is prepared
   std::deque<Retired> retired_;  // without a budget, which finds rows of erased keys
   int64_t clock_ = 0;
   std::multiset<int64_t> batches_;

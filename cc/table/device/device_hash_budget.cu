@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <numeric>
 #include <unordered_map>
 
 #include "core/device_buffer.h"
@@ -32,8 +33,9 @@ int64_t DeviceHash::BudgetKeys(const std::vector<SlotOptions>& more_slots) const
   if (HasBudgetOfBytes()) {
     const auto num_arrays = static_cast<int64_t>(2 + slots_.size() + more_slots.size());
     const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more_slots);
-    return DeviceBudgetBytes(options_, bytes, num_arrays, first_row(), moves_ != nullptr)
-        .NumKeys(budget.max_bytes);
+    const DeviceBudgetBytes of_keys(options_, bytes, num_arrays, first_row(), moves_ != nullptr);
+    if (!has_tier_below()) return of_keys.NumKeys(budget.max_bytes);
+    return of_keys.NumKeysAboveDisk(budget.max_bytes, max_bytes_ / bytes);
   }
   int64_t total = 0;
   for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
@@ -47,7 +49,8 @@ Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
   const int64_t max_keys = BudgetKeys(more_slots), had = budget_->max_keys();
   RequireCuda(cudaStreamSynchronize(streams_.own()));  // no launch reads the number any more
   const Status status = budget_->SetMaxKeys(max_keys);
-  const bool fits = usable_rows_ <= MaxRows(more_slots) && budget_->CanHave(max_keys);
+  const bool fits = usable_rows_ <= MaxRows(more_slots) && budget_->CanHave(max_keys) &&
+                    (more_slots.empty() || NumKeysOfTiers() <= max_keys);
   if (status.ok() && fits && max_keys >= options_.budget.shares_of_rank()) return {};
   const Status restored = budget_->SetMaxKeys(had);
   if (!status.ok() || !restored.ok()) return status.ok() ? restored : status;
@@ -187,6 +190,11 @@ std::vector<char> DeviceHash::OfRows(const void* array, int64_t bytes,
 std::vector<char> DeviceHash::OfSlot(int slot, const std::vector<int64_t>& rows) const {
   if (slot < 0) return {};
   return OfRows(slot_arrays_[slot]->data(), SlotBytes(slot), rows);
+}
+
+int64_t DeviceHash::NumKeysOfTiers() const {
+  const std::vector<int64_t> of_shares = KeysOfShares();
+  return std::accumulate(of_shares.begin(), of_shares.end(), int64_t{0});
 }
 
 std::vector<int64_t> DeviceHash::KeysOfShares() const {

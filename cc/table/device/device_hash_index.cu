@@ -14,13 +14,21 @@ constexpr float kCrampedLoad = 0.9f;  // the highest load if there is no memory 
 
 }  // namespace
 
-// more_keys: the most keys that may have been added since `state`.
-Status DeviceHash::MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
+int64_t DeviceHash::MostCounted(const TableState& state, int64_t num_keys) const {
+  if (options_.admission.kind != Admission::Kind::kCounter) return 0;
+  const int64_t most = state.next_candidate + num_keys;
+  if (budget_ == nullptr) return most;
+  return std::max(state.next_candidate, std::min(most, budget_->max_keys() + most_of_call_));
+}
+
+// enqueued: the keys that may have been added since `state`.
+Status DeviceHash::MakeIndexSpace(const TableState& state, int64_t enqueued, bool is_rebuilt,
                                   int64_t num_keys, cudaStream_t stream) {
+  const int64_t counts = MostCounted(state, enqueued);
+  const int64_t more_keys =
+      claims_of_call() ? std::min(enqueued, budget_->max_keys() + counts) : enqueued;
   int64_t live = state.num_keys + state.next_candidate + more_keys;
-  const bool has_counts = options_.admission.kind == Admission::Kind::kCounter;
-  const int64_t counts = has_counts ? state.next_candidate + more_keys : 0;
-  const int64_t claimed = HasBudgetOfBytes() ? 0 : num_keys;  // before it is known which get rows
+  const int64_t claimed = claims_of_call() ? 0 : num_keys;  // before it is known which get rows
   if (budget_ != nullptr) live = std::min(live, budget_->max_keys() + claimed + counts);
   int64_t used = is_rebuilt ? live : std::max(live, state.used_slots + more_keys);
   for (;;) {

@@ -31,8 +31,11 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   }
   const Alone alone(*this);
   ++clock_;  // the next snapshot of changes has these rows
-  for (size_t begin = 0; begin < chosen.size(); begin += kKeysAtOnce) {
-    const size_t count = std::min<size_t>(kKeysAtOnce, chosen.size() - begin);
+  // In a budget of bytes, counts of as many keys as the largest call has may have to find space.
+  const int64_t at_once =
+      HasBudgetOfBytes() ? std::min(kKeysAtOnce, budget_->max_keys() / 16 + 1) : kKeysAtOnce;
+  for (size_t begin = 0; begin < chosen.size(); begin += at_once) {
+    const size_t count = std::min<size_t>(at_once, chosen.size() - begin);
     Status status = InsertSome(rows, chosen.data() + begin, static_cast<int64_t>(count));
     if (!status.ok()) return status;
   }

@@ -139,7 +139,9 @@ int64_t DeviceHash::BytesPerRow() const {
 int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
   const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more);
   const int64_t most = std::min(first_row() + max_bytes_ / bytes, reserved_rows_);
-  return budget_ == nullptr ? most : std::min(most, first_row() + budget_->max_rows());
+  // A tier below has the rows of keys that find none here, and the budget is of both.
+  const bool is_limited = budget_ != nullptr && !(has_tier_below() && !HasBudgetOfBytes());
+  return is_limited ? std::min(most, first_row() + budget_->max_rows()) : most;
 }
 
 std::string DeviceHash::FullError(const std::string& why) const {
@@ -168,9 +170,6 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.minutes = reinterpret_cast<uint32_t*>(own(time_slot_));
   ref.minute = KeepsTime() ? static_cast<uint32_t>(Minute()) : 0;
   ref.decay_steps = options_.budget.decay_steps;
-  ref.left_out =
-      left_out_ == nullptr ? nullptr : reinterpret_cast<const int64_t*>(left_out_->data());
-  ref.num_left_out = num_left_out_;
   return ref;
 }
 
@@ -236,19 +235,17 @@ Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
     may_be_full_ = !full_because_.ok();
   }
   Status status;
-  if (options_.admission.kind == Admission::Kind::kCounter) {
-    status = GrowCandidates(state.next_candidate + since + num_keys);
-  }
+  most_of_call_ = std::max(most_of_call_, num_keys);
+  status = GrowCandidates(MostCounted(state, since + num_keys));
   if (!status.ok()) return status.In(Named(": "));
   const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
-  status = MakeIndexSpace(state, MostNew(since + num_keys), is_rebuilt, num_keys, stream);
+  status = MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
   return status.In(Named(": "));
 }
 
 // What a call needs that may exceed the budget.
 Status DeviceHash::PreparePlaces(int64_t num_keys) {
   places_.reset();
-  if (has_tier_below()) return {};
   int64_t since = 0;
   const TableState state = Reported(&since);
   const int64_t more = since + num_keys;
@@ -256,6 +253,11 @@ Status DeviceHash::PreparePlaces(int64_t num_keys) {
   const bool halves_counts =
       options_.admission.kind == Admission::Kind::kCounter &&
       state.next_candidate - state.num_free_candidates + since > budget_->least_keys_of_share();
+  if (has_tier_below()) {
+    if (halves_counts) places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());
+    if (halves_counts) places_->halves_counts = true;
+    return {};
+  }
   if (is_one && !halves_counts && state.num_keys + more <= budget_->max_keys() &&
       state.RowsWith(more) <= usable_rows_) {
     return {};
@@ -342,7 +344,6 @@ void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
 }
 
 Status DeviceHash::CheckFull(cudaStream_t stream) {
-  num_left_out_ = 0;
   if (places_.has_value()) streams_.EndAlone(stream);
   if (!may_be_full_) return {};
   const cudaError_t error = cudaStreamSynchronize(stream);

@@ -105,9 +105,23 @@ struct IndexRef {
     const uint64_t bucket = (slot - slots) / kBucketSlots;
     __stcg(slot, HasEmpty(bucket) ? kEmptySlot : kErasedSlot);
   }
-  // Frees the slot that has a word of that hash, in the same way; whether it is empty now. Reads a
-  // bucket at once.
+  // Frees the slot that has a word of that hash, in the same way; whether it is empty now.
   __device__ bool TakeOut(uint64_t hash, uint64_t word) const {
+    bool has_empty;
+    uint64_t* const slot = Find(hash, word, &has_empty);
+    __stcg(slot, has_empty ? kEmptySlot : kErasedSlot);
+    return has_empty;
+  }
+  // Writes another word of the same hash into its slot.
+  __device__ void Replace(uint64_t hash, uint64_t word, uint64_t other) const {
+    bool has_empty;
+    __stcg(Find(hash, word, &has_empty), other);
+  }
+
+ private:
+  // The slot that has a word of that hash; whether its bucket has an empty one. Reads a bucket at
+  // once.
+  __device__ uint64_t* Find(uint64_t hash, uint64_t word, bool* has_empty) const {
     const IndexArea in = AreaOf(hash);
     for (uint64_t bucket = Home(in, hash);; bucket = Next(in, bucket)) {
       ulonglong2 pairs[kBucketSlots / 2];
@@ -115,15 +129,13 @@ struct IndexRef {
         pairs[i] = __ldcg(reinterpret_cast<const ulonglong2*>(Slot(bucket, 2 * i)));
       }
       int at = -1;
-      bool has_empty = false;
+      *has_empty = false;
       for (int i = 0; i < kBucketSlots / 2; ++i) {
         if (pairs[i].x == word) at = 2 * i;
         if (pairs[i].y == word) at = 2 * i + 1;
-        has_empty = has_empty || pairs[i].x == kEmptySlot || pairs[i].y == kEmptySlot;
+        *has_empty = *has_empty || pairs[i].x == kEmptySlot || pairs[i].y == kEmptySlot;
       }
-      if (at < 0) continue;
-      __stcg(Slot(bucket, at), has_empty ? kEmptySlot : kErasedSlot);
-      return has_empty;
+      if (at >= 0) return Slot(bucket, at);
     }
   }
 #endif

@@ -34,6 +34,7 @@ struct DeviceTierOptions {
   // leaves space for fewer new rows.
   int64_t device_bytes = 0;
   CacheStrategy cache_strategy = CacheStrategy::kLeastFrequent;
+  bool has_disk = false;  // below both
 };
 
 // Makes a table on the current device. matrix: [options.initial.matrix_rows, dim] in host memory,

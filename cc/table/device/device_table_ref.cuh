@@ -79,8 +79,6 @@ struct DeviceTableRef {
   uint32_t* minutes;    // [usable_rows], kTimeSlot
   uint32_t minute;      // of the call
   int64_t decay_steps;  // of Budget
-  const int64_t* left_out;  // [num_left_out] ascending: new keys of the call that get no row
-  int64_t num_left_out;
 
   // The row that a key without one reads.
   __device__ int64_t DefaultRow(int64_t key) const {

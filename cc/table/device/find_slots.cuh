@@ -9,7 +9,7 @@ namespace group_embedding {
 struct FoundKey {
   int64_t row = kNoRow;
   uint64_t claim = 0;         // to train
-  int64_t met_candidate = 0;  // to train
+  int64_t met_candidate = 0;  // the number of the candidate that the key is, + 1; 0: it is none
 };
 
 // Searches for one key per lane; all lanes of a warp call it together. Four lanes are a team: they
@@ -123,6 +123,7 @@ class SlotSearch {
       case SlotKind::kCandidate:
         if (__ldcg(&table_.candidates[number].key) != key_) break;
         if (!kTrain) {
+          found_.met_candidate = number + 1;
           bucket_ = kNoBucket;
         } else if (atomicCAS(Slot(met.at), met.word, OwnClaim()) == met.word) {
           found_.met_candidate = number + 1;

@@ -75,13 +75,15 @@ __device__ FoundKey FindOrClaim(const LocateArgs& args, const LocatePlace& place
   }
   const FoundKey found = SlotSearch<false>(args, place, key).Run();
   const bool is_new = place.is_key && found.row < 0;
-  const FoundKey claimed = SlotSearch<true>(args, place, key, args.claim_slots,
-                                            args.claim_areas[place.task.table], is_new)
-                               .Run();
+  FoundKey claimed = SlotSearch<true>(args, place, key, args.claim_slots,
+                                      args.claim_areas[place.task.table], is_new)
+                         .Run();
+  claimed.met_candidate = found.met_candidate;
   return is_new ? claimed : found;
 }
 
-// A thread finds one key, together with its warp. kOfCall: some tables have a budget of bytes.
+// A thread finds one key, together with its warp. kOfCall: of some tables, new keys claim slots of
+// the call.
 template <bool kTrain, bool kOfCall>
 __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
@@ -162,27 +164,12 @@ __device__ bool IsAdmitted(const LocateArgs& args, const LocatePlace& place) {
   return *count >= MinCountOf(admission, place.task.keys[place.i]);
 }
 
-__device__ bool IsLeftOut(const DeviceTableRef& table, int64_t key) {
-  int64_t begin = 0, end = table.num_left_out;
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    if (table.left_out[middle] < key) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin < table.num_left_out && table.left_out[begin] == key;
-}
-
 // A thread has one key.
 __global__ void __launch_bounds__(kLocateThreads) ChooseRowsKernel(LocateArgs args) {
   const LocatePlace place = LocatePlace::Of(args);
   if (!place.is_key) return;
   if (KindOfClaim(args.claims[place.position()]) != ClaimKind::kSlot) return;
-  if (IsAdmitted(args, place) && !IsLeftOut(place.table, place.task.keys[place.i])) {
-    args.gets_row[place.FirstPosition(args)] = 1;
-  }
+  if (IsAdmitted(args, place)) args.gets_row[place.FirstPosition(args)] = 1;
 }
 
 // The row of a claimed key, or kNoRow.
@@ -212,16 +199,33 @@ __device__ int64_t KeepCandidate(const LocateArgs& args, const LocatePlace& plac
   return candidate;
 }
 
+// As PublishSlot, of a key that has claimed a slot of the call: the index has a slot for it only if
+// it was a candidate.
+__device__ bool PutIntoIndex(const LocateArgs& args, const LocatePlace& place, int64_t key,
+                             int64_t row) {
+  const IndexRef& index = place.table.index;
+  const uint64_t hash = IndexRef::HashOf(key);
+  const bool has_row = row != kNoRow;
+  if (!has_row && place.table.admission.kind != Admission::Kind::kCounter) return false;
+  const int64_t former = args.candidates == nullptr ? 0 : args.candidates[place.position()];
+  const int64_t number = has_row ? row : KeepCandidate(args, place, key);
+  if (former == 0) {
+    __threadfence();  // the candidate is written before its number is in the index
+    index.PutInto(index.AreaOf(hash), hash, has_row ? SlotKind::kRow : SlotKind::kCandidate, number);
+  } else if (has_row) {
+    const uint32_t tag = IndexRef::TagOf(hash);
+    index.Replace(hash, SlotWord::Make(tag, SlotKind::kCandidate, former - 1),
+                  SlotWord::Make(tag, SlotKind::kRow, row));
+  }
+  return former == 0;
+}
+
 // Writes the final word of a claimed slot: the key's row or candidate, or frees the slot if the key
 // has neither. Returns whether the index has one more slot in use.
 __device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, int64_t key,
                             int64_t row) {
   const IndexRef& index = place.table.index;
-  if (ClaimsOfCall(args, place.task.table)) {
-    const uint64_t hash = IndexRef::HashOf(key);
-    if (row != kNoRow) index.PutInto(index.AreaOf(hash), hash, SlotKind::kRow, row);
-    return row != kNoRow;
-  }
+  if (ClaimsOfCall(args, place.task.table)) return PutIntoIndex(args, place, key, row);
   uint64_t* slot = index.slots + NumberOfClaim(args.claims[place.position()]);
   const uint32_t tag = IndexRef::TagOf(IndexRef::HashOf(key));
   const bool was_candidate = args.candidates != nullptr && args.candidates[place.position()] != 0;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
 #include <iterator>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "core/device_buffer.h"
 #include "core/trace.h"
 #include "table/device/device_hash.h"
 #include "table/device/halve_counts.h"
@@ -50,7 +53,7 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
       plan.has_filter |= kind != Admission::Kind::kAll;
       plan.has_bloom |= kind == Admission::Kind::kBloom;
       plan.has_decay |= requests[r].table->options().budget.decay_steps > 0;
-      plan.claims_of_call |= requests[r].table->options().budget.max_bytes > 0;
+      plan.claims_of_call |= requests[r].table->claims_of_call();
     }
     requests_of[at->second].push_back(r);
     plan.batches[at->second].push_back(requests[r].batch);
@@ -65,8 +68,7 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
       plan.blocks.Append((from.num_keys + kLocateThreads - 1) / kLocateThreads);
     }
     plan.table_positions.push_back(plan.num_positions());
-    const bool claims_of_call = plan.tables[t]->options().budget.max_bytes > 0;
-    const uint64_t slots = claims_of_call ? 2 * plan.KeysOf(t) : 0;
+    const uint64_t slots = plan.tables[t]->claims_of_call() ? 2 * plan.KeysOf(t) : 0;
     plan.claim_areas.push_back(
         {plan.num_claim_buckets(), (slots + kBucketSlots - 1) / kBucketSlots});
   }
@@ -160,11 +162,44 @@ cudaError_t HalveCountsOfTables(const LocatePlan& plan, const std::vector<Device
   return cudaSuccess;
 }
 
+// Of the table's keys, those that are to get a row, and where each of them comes first.
+std::unordered_map<int64_t, int64_t> NewKeys(const std::vector<int64_t>& keys,
+                                             const std::vector<int32_t>& gets_row) {
+  std::unordered_map<int64_t, int64_t> at;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (gets_row[i] != 0) at[keys[i]] = static_cast<int64_t>(i);
+  }
+  return at;
+}
+
+// In a table with rows below memory.
+Status MakePlacesOnHost(const LocatePlan& plan, const LocateArgs& args, size_t t,
+                        cudaStream_t stream) {
+  std::vector<int64_t> keys;
+  for (const LocateTask& task : plan.tasks) {
+    if (task.table != static_cast<int64_t>(t)) continue;
+    const std::vector<int64_t> some = ToHost(task.keys, task.num_keys, stream);
+    keys.insert(keys.end(), some.begin(), some.end());
+  }
+  int32_t* const of_table = args.gets_row + plan.table_positions[t];
+  std::vector<int32_t> gets_row = ToHost(of_table, plan.KeysOf(t), stream);
+  const auto at = NewKeys(keys, gets_row);
+  std::unordered_set<int64_t> new_keys;
+  for (const auto& [key, i] : at) new_keys.insert(key);
+  const Status status = plan.tables[t]->MakePlacesOnHost(keys, &new_keys);
+  if (!status.ok() || new_keys.size() == at.size()) return status;
+  for (const auto& [key, i] : at) gets_row[i] = new_keys.count(key) > 0;
+  const size_t bytes = gets_row.size() * sizeof(int32_t);
+  RequireCuda(cudaMemcpyAsync(of_table, gets_row.data(), bytes, cudaMemcpyHostToDevice, stream));
+  RequireCuda(cudaStreamSynchronize(stream));
+  return {};
+}
+
 // In tables with a budget that the call may exceed.
 cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
                                cudaStream_t stream) {
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    if (!plan.tables[t]->places().has_value()) continue;
+    if (!plan.tables[t]->places().has_value() || plan.tables[t]->has_tier_below()) continue;
     PlacesArgs places = *plan.tables[t]->places();
     places.table = static_cast<int64_t>(t);
     cudaError_t error = MakePlaces(args, places, stream);
@@ -175,7 +210,8 @@ cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
   return cudaSuccess;
 }
 
-cudaError_t LaunchTraining(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
+// Steps 0 to 3 of locate_kernels.cuh.
+cudaError_t LaunchChoosing(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
                            const LocateArgs& args, LocateScratch* scratch, cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   if (plan.HasSnapshot()) CopyBeforeLocateKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
@@ -207,9 +243,16 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const std::vector<DeviceTable
     AddToBloomKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   }
   ChooseRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
-  error = MakePlacesInTables(plan, args, stream);
+  return cudaSuccess;
+}
+
+// The other steps.
+cudaError_t LaunchGiving(const LocatePlan& plan, const LocateArgs& args, LocateScratch* scratch,
+                         cudaStream_t stream) {
+  cudaError_t error = MakePlacesInTables(plan, args, stream);
   if (error != cudaSuccess) return error;
-  error = scratch->Scan(args, count, stream);
+  const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
+  error = scratch->Scan(args, plan.num_positions(), stream);
   if (error != cudaSuccess) return error;
   GiveRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   TellFollowersKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
@@ -222,6 +265,19 @@ cudaError_t LaunchTraining(const LocatePlan& plan, const std::vector<DeviceTable
 
 std::string InWords(cudaError_t error) {
   return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
+}
+
+Status Train(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
+             const LocateArgs& args, LocateScratch* scratch, cudaStream_t stream) {
+  cudaError_t error = LaunchChoosing(plan, tables, args, scratch, stream);
+  if (error == cudaSuccess) error = cudaGetLastError();
+  if (error != cudaSuccess) return InWords(error);
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    if (args.admits_all || !plan.tables[t]->makes_places_on_host()) continue;
+    const Status status = MakePlacesOnHost(plan, args, t, stream);
+    if (!status.ok()) return status;
+  }
+  return InWords(LaunchGiving(plan, args, scratch, stream));
 }
 
 // The caller holds the tables' mutexes.
@@ -240,8 +296,9 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   LocateArgs args = scratch.Lay(plan, tables, access);
   args.step = step;
   args.admits_all = admits_all;
-  cudaError_t error = scratch.Send(stream);
+  const cudaError_t error = scratch.Send(stream);
   if (error != cudaSuccess) return InWords(error);
+  Status status;
   if (access == Access::kRead) {
     LocateKeysKernel<false, false>
         <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
@@ -250,15 +307,15 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
           <<<static_cast<unsigned>(plan.blocks.num_blocks()), kLocateThreads, 0, stream>>>(args);
     }
   } else {
-    error = LaunchTraining(plan, tables, args, &scratch, stream);
+    status = Train(plan, tables, args, &scratch, stream);
   }
-  if (error == cudaSuccess) error = cudaGetLastError();
-  if (error != cudaSuccess || access == Access::kRead) return InWords(error);
+  if (status.ok()) status = InWords(cudaGetLastError());
+  if (access == Access::kRead) return status;
   for (DeviceHash* table : plan.tables) {
-    Status full = table->CheckFull(stream);
-    if (!full.ok()) return full;
+    const Status full = table->CheckFull(stream);
+    if (status.ok()) status = full;
   }
-  return {};
+  return status;
 }
 
 std::vector<std::unique_lock<std::mutex>> LockAll(std::vector<DeviceHash*> tables) {

@@ -48,8 +48,8 @@ struct LocateArgs {
   // Where a table has a filter, else null; where a slot was claimed:
   int64_t* counts;      // how often the key was seen
   int64_t* candidates;  // 0, or the number of the candidate that the key was, + 1
-  // In tables with a budget of bytes new keys claim slots of the call, so that those without a
-  // place take none of the index.
+  // Where DeviceHash::claims_of_call: new keys claim slots of the call, so that those that get
+  // neither row nor count take none of the index.
   uint64_t* claim_slots;         // of all such tables
   const IndexArea* claim_areas;  // [num_tables] of these; no buckets: its keys claim the index's
 };

@@ -1,5 +1,5 @@
-// A budget of a DiskTieredHash, which is of both tiers. The table knows which keys of a call are new
-// before it is launched, so it makes places for them then.
+// A budget of a DiskTieredHash, which is of both tiers. Places are made on the host in the middle of a
+// call, when it is known which keys get a row.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -74,7 +74,7 @@ Status DiskTieredHash::EraseBelow(const std::vector<int64_t>& keys) {
 }
 
 bool DiskTieredHash::MayExceedBudget(int64_t num_new) const {
-  if (budget_ == nullptr) return false;
+  if (budget_ == nullptr || num_new == 0) return false;
   if (keys_of_shares_.empty()) return true;
   for (size_t s = 0; s < keys_of_shares_.size(); ++s) {
     const int64_t most = keys_of_shares_[s] + num_not_counted_ + num_new;
@@ -83,14 +83,27 @@ bool DiskTieredHash::MayExceedBudget(int64_t num_new) const {
   return false;
 }
 
-Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& new_keys, const JoinedKeys& keys,
-                                  std::vector<int64_t>* left_out) {
+Status DiskTieredHash::MakePlacesOnHost(const std::vector<int64_t>& keys,
+                                        std::unordered_set<int64_t>* new_keys) {
+  makes_places_ = false;
+  if (new_keys->empty()) return {};
+  const Alone alone(*this, std::adopt_lock);
+  // The state does not have the keys of this call yet.
+  const auto num_keys = static_cast<int64_t>(keys.size());
+  enqueued_ -= num_keys;
+  const Status status = MakePlaces(keys, new_keys);
+  enqueued_ += num_keys;
+  return status;
+}
+
+Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& keys,
+                                  std::unordered_set<int64_t>* new_keys) {
   const Budget& budget = options_.budget;
   const int64_t num_shares = budget.shares_of_rank();
   if (keys_of_shares_.empty() || num_not_counted_ > 0) keys_of_shares_ = KeysOfShares();
   num_not_counted_ = 0;
   std::vector<std::vector<int64_t>> of_shares(num_shares);
-  for (const int64_t key : new_keys) of_shares[budget.ShareOf(key)].push_back(key);
+  for (const int64_t key : *new_keys) of_shares[budget.ShareOf(key)].push_back(key);
   std::vector<int64_t> num_to_go(num_shares);
   bool is_over = false;
   for (int64_t s = 0; s < num_shares; ++s) {
@@ -102,13 +115,12 @@ Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& new_keys, const Jo
   }
   if (is_over) {
     disk_->CompleteEviction();
-    const std::vector<int64_t> all = ToHost(keys.data(), keys.num_keys(), streams_.own());
     std::unordered_set<int64_t> none;
-    const Status status = EvictLowest(num_to_go, {all.begin(), all.end()}, {}, &none);
+    const Status status = EvictLowest(num_to_go, {keys.begin(), keys.end()}, {}, &none);
     keys_of_shares_ = KeysOfShares();
     if (!status.ok()) return status;
-    ReleaseRetired();
   }
+  const size_t num_new = new_keys->size();
   for (int64_t s = 0; s < num_shares; ++s) {
     std::vector<int64_t>& of_share = of_shares[s];
     const int64_t places = std::max<int64_t>(0, budget_->MaxKeysOfShare(s) - keys_of_shares_[s]);
@@ -118,25 +130,9 @@ Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& new_keys, const Jo
     // As PlaceMaker: the new keys with the lowest hashes.
     std::nth_element(of_share.begin(), of_share.begin() + num_without - 1, of_share.end(),
                      [](int64_t a, int64_t b) { return IndexRef::HashOf(a) < IndexRef::HashOf(b); });
-    left_out->insert(left_out->end(), of_share.begin(), of_share.begin() + num_without);
+    for (int64_t i = 0; i < num_without; ++i) new_keys->erase(of_share[i]);
   }
-  budget_->CountOnHost(0, static_cast<int64_t>(left_out->size()));
-  return {};
-}
-
-Status DiskTieredHash::LeaveOut(std::vector<int64_t> keys) {
-  num_left_out_ = 0;
-  if (keys.empty()) return {};
-  std::sort(keys.begin(), keys.end());
-  const auto bytes = static_cast<int64_t>(keys.size() * sizeof(int64_t));
-  constexpr int64_t kMostKeys = int64_t{1} << 31;  // of a call
-  if (left_out_ == nullptr) left_out_ = ReserveDeviceMemory(kMostKeys * sizeof(int64_t));
-  const Status status = left_out_->Grow(bytes);
-  if (!status.ok()) return status.In(Named(": "));
-  RequireCuda(cudaMemcpyAsync(left_out_->data(), keys.data(), bytes, cudaMemcpyHostToDevice,
-                              streams_.own()));
-  RequireCuda(cudaStreamSynchronize(streams_.own()));
-  num_left_out_ = static_cast<int64_t>(keys.size());
+  budget_->CountOnHost(0, static_cast<int64_t>(num_new - new_keys->size()));
   return {};
 }
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "table/check_table.h"
 #include "table/complete_rows.h"
@@ -44,22 +43,11 @@ KeyedRows SomeOf(const KeyedRows& rows, const std::vector<size_t>& chosen) {
   return some;
 }
 
-// Both as they lie on disk.
-std::vector<int64_t> Without(const std::vector<int64_t>& keys, const std::vector<int64_t>& others) {
-  const auto is_before = [](int64_t a, int64_t b) {
-    return static_cast<uint64_t>(a) < static_cast<uint64_t>(b);
-  };
-  std::vector<int64_t> left;
-  std::set_difference(keys.begin(), keys.end(), others.begin(), others.end(),
-                      std::back_inserter(left), is_before);
-  return left;
-}
-
 }  // namespace
 
 DiskTieredHash::DiskTieredHash(const TableOptions& options, int64_t device_bytes,
                                const DiskTierOptions& disk, const void* matrix, Status* error)
-    : DeviceHash(options, {device_bytes, disk.cache_strategy}, matrix, error) {
+    : DeviceHash(options, {device_bytes, disk.cache_strategy, /*has_disk=*/true}, matrix, error) {
   if (error->ok()) disk_ = std::make_unique<RowsOnDisk>(options, disk, error);
   if (!error->ok()) return;
   for (size_t s = 0; s < slots_.size(); ++s) AddSlotToDisk(s);
@@ -74,12 +62,6 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& op
   if (error->ok()) *error = CheckTierBytes(options, device_bytes);
   if (error->ok()) *error = CheckTierBytes(options, disk.max_bytes);
   if (error->ok()) *error = CheckDeviceBudget(options);
-  if (error->ok() && options.budget.is_given() &&
-      (options.budget.max_bytes > 0 || HasFilter(options))) {
-    *error = "table '" + options.name +
-             "': expected, with GPU memory and a disk, a budget of keys without a filter, got " +
-             "another one; use max_keys, or leave the disk or the GPU memory out";
-  }
   if (!error->ok()) return nullptr;
   if (device_bytes <= 0 || options.max_bytes <= 0) {
     *error = "table '" + options.name +
@@ -184,7 +166,7 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                                       int64_t step, cudaStream_t stream) {
-  num_left_out_ = 0;
+  makes_places_ = false;
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
@@ -206,16 +188,16 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   const std::vector<int64_t> missing = Missing(joined, held_since);
   FoundOnDisk found;
   Status status = disk_->FindAll(missing, &found);
-  std::vector<int64_t> new_keys, left_out;
-  if (status.ok() && access == Access::kTrain) {
-    last_step_ = std::max(last_step_, step);
-    new_keys = Without(missing, found.keys);
-    if (budget_ != nullptr) status = MakePlaces(new_keys, joined, &left_out);
-  }
   if (!status.ok()) return status;
-  const size_t to_have = found.keys.size() + new_keys.size() - left_out.size();
-  status = TakeIn(found, static_cast<int64_t>(to_have), held_since);
-  return status.ok() ? LeaveOut(std::move(left_out)) : status;
+  const auto num_found = static_cast<int64_t>(found.keys.size());
+  int64_t num_new = 0;
+  if (access == Access::kTrain) num_new = static_cast<int64_t>(missing.size()) - num_found;
+  const bool may_exceed = MayExceedBudget(num_new);
+  if (!may_exceed) num_not_counted_ += num_new;
+  if (budget_ != nullptr) num_new = std::min(num_new, budget_->max_keys());  // that get a row
+  status = TakeIn(found, num_found + num_new, held_since);
+  makes_places_ = may_exceed && status.ok();
+  return status;
 }
 
 Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since) {

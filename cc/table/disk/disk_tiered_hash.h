@@ -1,8 +1,10 @@
 // DiskTieredHash: a DeviceHash with rows on disk below it. Each key has its row in one of the two.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "core/status.h"
@@ -20,7 +22,9 @@ class DiskTieredHash : public DeviceHash {
 
   Status Slot(const SlotOptions& slot, void** array) override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
-    return disk_->MaxRows(DeviceHash::max_keys(slots), BytesOfNewSlots(this->slots(), slots));
+    const int64_t in_memory = MaxRows(slots) - first_row();
+    const int64_t most = disk_->MaxRows(in_memory, BytesOfNewSlots(this->slots(), slots));
+    return budget_ == nullptr ? most : std::min(most, budget_->max_keys());
   }
   int64_t num_keys() const override;
   int64_t memory_bytes() const override;
@@ -43,17 +47,15 @@ class DiskTieredHash : public DeviceHash {
 
  private:
   // A budget is of both tiers: disk_budget.cu.
-  bool has_tier_below() const override { return true; }
+  bool makes_places_on_host() const override { return makes_places_; }
+  Status MakePlacesOnHost(const std::vector<int64_t>& keys,
+                          std::unordered_set<int64_t>* new_keys) override;
   void CountBelow(std::vector<int64_t>* of_shares) const override;
   Status FindBelow(const LowestOfShares& lowest,
                    const std::unordered_set<int64_t>& kept) const override;
   Status EraseBelow(const std::vector<int64_t>& keys) override;
   bool MayExceedBudget(int64_t num_new) const;
-  // Makes places for the new keys of a call that also has `keys`, in device memory. Appends those
-  // that find none to `left_out`.
-  Status MakePlaces(const std::vector<int64_t>& new_keys, const JoinedKeys& keys,
-                    std::vector<int64_t>* left_out);
-  Status LeaveOut(std::vector<int64_t> keys);
+  Status MakePlaces(const std::vector<int64_t>& keys, std::unordered_set<int64_t>* new_keys);
   void AddSlotToDisk(size_t s);
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
   // located in a call since `held_since`. These stay in memory.
@@ -85,6 +87,7 @@ class DiskTieredHash : public DeviceHash {
   // exceed it are not counted.
   std::vector<int64_t> keys_of_shares_;
   int64_t num_not_counted_ = 0;
+  bool makes_places_ = false;  // in the call whose rows were prefetched, as it may exceed the budget
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 
