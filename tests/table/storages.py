@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from support.cases.core_cases import to_storage
 from support.cases.core_runner import on_gpu
 from table.device_tables import DeviceTable, core
 
@@ -20,13 +21,14 @@ class Storage:
     has_disk: bool = False
 
     def make_table(
-        self, dim=4, *, slots=(), rows_in_memory=16, max_keys=None, cache_strategy="least_recent",
-        distribution="matrix", **options,
+        self, dim=4, *, dtype="float32", slots=(), rows_in_memory=16, max_keys=None,
+        cache_strategy="least_recent", distribution="matrix", **options,
     ):  # fmt: skip
         """A table whose keys start as `steps.start_of` says, or as the distribution does.
 
         Args:
-          slots: the names of those that it has; they start as 0.5.
+          dtype: of the rows.
+          slots: the names of those that it has, in float32; they start as 0.5.
           rows_in_memory: all that a batch can have, where there is a disk; of two memories, the
             first has half of them.
           max_keys: None, or how many the table has space for.
@@ -34,9 +36,9 @@ class Storage:
         """
         num_first_rows = 1
         if distribution == "matrix":
-            options["matrix"] = np.arange(8 * dim, dtype=np.float32).reshape(8, dim)
+            options["matrix"] = to_storage(np.arange(8.0 * dim).reshape(8, dim), dtype)
             num_first_rows += 8
-        values_bytes = 4 * dim * (1 + len(slots))
+        values_bytes = dim * ((4 if dtype == "float32" else 2) + 4 * len(slots))
         info_bytes = DEVICE_INFO_BYTES if self.on_device else INFO_BYTES
         row_bytes = info_bytes + values_bytes + (USE_BYTES if self.two_memories else 0)
         if self.has_disk:
@@ -52,7 +54,7 @@ class Storage:
         if max_keys is not None:
             options["max_bytes"] = max_keys * row_bytes
         kind = DeviceTable if self.on_device else core.HostTable
-        table = kind(dim=dim, distribution=distribution, **options)
+        table = kind(dim=dim, dtype=dtype, distribution=distribution, **options)
         for name in slots:
             table.slot(name, initial=0.5)
         return table

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.cases.core_cases import from_storage, to_storage
 from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
 from table import storages
 from table.budget_programs import DIM
@@ -20,9 +21,13 @@ def start_values(key):
 class Pair:
     """A table and its oracle, which see the same calls."""
 
-    def __init__(self, storage, *, num_threads=1, slots=(), rows_in_memory=64, **budget):
-        self.storage, self.budget, self.slots = storage, budget, slots
-        self.options = {"num_threads": num_threads, "rows_in_memory": rows_in_memory}
+    def __init__(
+        self, storage, *, dtype="float32", num_threads=1, slots=(), rows_in_memory=64, **budget
+    ):
+        self.storage, self.budget, self.slots, self.dtype = storage, budget, slots, dtype
+        self.options = {
+            "dtype": dtype, "num_threads": num_threads, "rows_in_memory": rows_in_memory
+        }  # fmt: skip
         self.table = self.new_table()
         self.oracle = BudgetedDict(start=start_values, **self.budget)
         self.step = 0
@@ -41,16 +46,24 @@ class Pair:
                 has_place = key not in without
                 assert (row >= self.table.first_row) == has_place
                 if not has_place:
-                    assert tuple(self.table.rows[row].tolist()) == start_values(key)
+                    np.testing.assert_array_equal(
+                        self.table.rows[row], self.stored(start_values(key))
+                    )
         self.step += 1
+
+    def stored(self, values):
+        """As the table has them: numbers of 16 bits as uint16."""
+        values = to_storage(values, self.dtype)
+        return values.view(np.uint16) if self.dtype == "float16" else values
 
     def write(self, keys, value):
         keys = [key for key in keys if key in self.oracle.rows]
         with located(self.table, keys) as rows:
             self.table.before_write(rows)
-            self.table.rows[rows] = value
+            self.table.rows[rows] = self.stored([value] * DIM)
         for key in keys:
-            self.oracle.rows[key].values = (float(np.float32(value)),) * DIM
+            rounded = from_storage(to_storage([value] * DIM, self.dtype), self.dtype)
+            self.oracle.rows[key].values = tuple(rounded.tolist())
 
     def set_scores(self, keys, scores):
         self.table.set_scores(np.array(keys), np.array(scores, np.float32))
@@ -75,9 +88,13 @@ class Pair:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("evict", POLICIES)
-def test_the_lowest_go(storage, evict):
-    pair = Pair(storage, max_keys=100, keep=0.8, evict=evict, **POLICIES[evict])
+@pytest.mark.parametrize(
+    "evict, dtype",
+    [(evict, "float32") for evict in POLICIES]
+    + [("smallest_norm", "float16"), ("smallest_norm", "bfloat16")],
+)
+def test_the_lowest_go(storage, evict, dtype):
+    pair = Pair(storage, dtype=dtype, max_keys=100, keep=0.8, evict=evict, **POLICIES[evict])
     random = np.random.default_rng(7)
 
     for batch in zipf_batches(seed=7, num_batches=60, size=24, num_keys=400):

@@ -68,6 +68,45 @@ def test_the_keys_are_those_of_a_budget_of_as_many_keys(storage, num_shares, adm
     assert table.budget_counts()["evicted"] > 20_000
 
 
+@STORAGES
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_each_share_of_a_ranks_bytes_is_a_table_of_its_own(storage, num_ranks):
+    # Given ranks with the same bytes each, and for each share a table in host memory of as many
+    # keys as its rank's bytes have space for in it
+    ranks = [
+        make_table(storage, 36, num_shares=24, rank=rank, num_ranks=num_ranks)
+        for rank in range(num_ranks)
+    ]
+    (max_keys,) = {table.budget_counts()["max_keys"] for table in ranks}
+    per_rank = 24 // num_ranks
+    parts = [max_keys // per_rank + (s < max_keys % per_rank) for s in range(per_rank)]
+    shares = [DRAM.make_table(DIM, budget=core.Budget(max_keys=n)) for n in parts * num_ranks]
+    of_rank = [shares[first : first + per_rank] for first in range(0, 24, per_rank)]
+
+    # When the keys of batches go to their ranks and shares, at last more new ones than places
+    of_all = num_ranks * max_keys
+    batches = [
+        np.random.default_rng(step).integers(0, of_all, of_all // 3) + step * of_all // 4
+        for step in range(10)
+    ]
+    for step, batch in enumerate([*batches, np.arange(2 * of_all) + 9 * of_all]):
+        for tables in (ranks, shares):
+            owners = core.key_owners(batch, len(tables))
+            for number, table in enumerate(tables):
+                train(table, batch[owners == number], step)
+
+        # Then each rank stays within its bytes, and has the keys of its shares
+        assert all(table.num_keys <= max_keys for table in ranks)
+        assert all(table.memory_bytes <= 36 << 20 for table in ranks)
+        if step % 5 == 0:
+            for table, tables in zip(ranks, of_rank):
+                assert content(table) == {k: v for of in tables for k, v in content(of).items()}
+    for table, tables in zip(ranks, of_rank):
+        counts = table.budget_counts()
+        assert counts == {name: sum(of.budget_counts()[name] for of in tables) for name in counts}
+        assert min(counts["evicted"], counts["without_place"]) > max_keys // 2
+
+
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other processes take GPU memory")
 @pytest.mark.parametrize("hands_out, keep", [("nothing", 0.9), ("rows", 0.5)])
 def test_memory_seen_from_outside_stays_within_the_bytes(hands_out, keep):

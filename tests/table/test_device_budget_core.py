@@ -112,6 +112,32 @@ def test_the_same_keys_go_where_rows_move_between_tiers(device, evict, cache_str
     assert tables[1].budget_counts()["evicted"] > 10_000
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("device", [HBM, HBM_DRAM], ids=lambda storage: storage.name)
+@pytest.mark.parametrize("num_shares", [0, 24])
+def test_rows_of_16_bits_go_by_their_norms_as_in_host_memory(dtype, device, num_shares):
+    # Given a table in either memory that evicts the smallest rows
+    host, device = make_tables(
+        device, {"dtype": dtype}, max_keys=9000, evict="smallest_norm", num_shares=num_shares
+    )
+    batches = zipf_batches(seed=2, num_batches=24, size=3000, num_keys=40_000, exponent=0.6)
+    random = np.random.default_rng(2)
+
+    # When their rows become any numbers of 16 bits: subnormal ones, infinities and NaN, too
+    for step, batch in enumerate(batches):
+        keys = np.unique(batch)
+        values = random.integers(0, 1 << 16, (len(keys), DIM), np.uint16)
+        for table in (host, device):
+            train(table, batch, step)
+            table.insert({"keys": keys, "values": values})
+
+        # Then they have the same keys, each with its bits
+        if step % 8 == 7:
+            assert contents_with_rows(device) == contents_with_rows(host)
+    assert device.budget_counts() == host.budget_counts()
+    assert device.budget_counts()["evicted"] > 10_000
+
+
 @pytest.mark.parametrize("admission", ["counter", "bloom"])
 @pytest.mark.parametrize("device", [HBM, HBM_DRAM], ids=lambda storage: storage.name)
 @pytest.mark.parametrize("num_shares", [0, 24])
@@ -264,6 +290,50 @@ def test_tables_of_one_call_keep_their_own_budgets():
     assert [table.num_keys for table in tables] == [100, 600, 40]
 
 
+def test_tables_of_one_call_have_the_keys_of_host_memory():
+    # Given tables of all policies, in both storages, and their likes in host memory
+    pairs = [
+        make_tables(
+            device, {"dtype": dtype, "keeps_time": evict == "earliest"},
+            max_keys=1000 + 700 * number, keep=0.8, evict=evict, num_shares=num_shares,
+            **POLICIES[evict],
+        )
+        for number, (evict, device, dtype, num_shares) in enumerate([
+            ("least_recent", HBM, "float32", 24),
+            ("least_frequent", HBM_DRAM, "float16", 0),
+            ("decayed_frequency", HBM, "bfloat16", 0),
+            ("smallest_norm", HBM_DRAM, "bfloat16", 24),
+            ("score", HBM, "float32", 0),
+            ("earliest", HBM_DRAM, "float32", 0),
+        ])
+    ]  # fmt: skip
+    of_tables = [
+        zipf_batches(seed=n, num_batches=40, size=500 + 300 * n, num_keys=20_000, exponent=0.7)
+        for n in range(len(pairs))
+    ]
+
+    # When one call trains all tables of the GPU, each with keys of its own
+    for step, batches in enumerate(zip(*of_tables)):
+        for table in pairs[-1]:
+            table.set_time(1 + step // 3)
+        keys = [core.DeviceArray(np.ascontiguousarray(batch)) for batch in batches]
+        rows = [core.DeviceArray(np.full(len(batch), -7, np.int64)) for batch in batches]
+        core.locate_rows(
+            [(device.table, *arrays) for (_, device), *arrays in zip(pairs, keys, rows)],
+            train=True, step=step,
+        )  # fmt: skip
+
+        # Then each has the keys of its like in host memory, and the same ones are without a place
+        for (host, device), batch, located_rows in zip(pairs, batches, rows):
+            has_place = train(host, batch, step) >= host.first_row
+            np.testing.assert_array_equal(located_rows.numpy() >= device.first_row, has_place)
+        for host, device in pairs if step % 8 == 7 else ():
+            assert content(device) == content(host)
+    for host, device in pairs:
+        assert device.budget_counts() == host.budget_counts()
+        assert device.budget_counts()["evicted"] > 1000
+
+
 def test_erased_keys_and_cleared_tables_leave_places():
     host, device = make_tables(max_keys=300, keep=0.8)
     batches = zipf_batches(seed=4, num_batches=60, size=50, num_keys=2000)
@@ -319,5 +389,6 @@ def test_a_budget_that_gpu_memory_cannot_keep_is_refused(options):
     ids=["bytes", "filter"],
 )
 def test_a_budget_that_a_gpu_and_a_disk_cannot_keep_is_refused(options):
-    with pytest.raises(RuntimeError, match="expected, with GPU memory and a disk, a budget of keys"):
+    expected = "expected, with GPU memory and a disk, a budget of keys"
+    with pytest.raises(RuntimeError, match=expected):
         HBM_DRAM_SSDHASH.make_table(DIM, max_keys=100, **options)

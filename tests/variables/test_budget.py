@@ -18,23 +18,23 @@ IN_TIERS = [
     pytest.param(("dram", "disk"), id="dram+disk"),
     pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
     pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
-    pytest.param(
-        ("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu
-    ),
+    pytest.param(("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu),
 ]
+WITH_BYTES = [param for param in IN_TIERS if "disk" not in param.values[0]]
 
 
 def make(tmp_path, name="user", tiers=("dram",), **options):
-    """With a tier below the first, some rows are in that, on a GPU beside the initial ones."""
+    """With a tier below the first, some rows are in that: on a GPU all but 40."""
+    row_bytes = 72 + (4 if "evict_after_minutes" in options else 0)  # on a GPU
     if len(tiers) == 3:
-        options.update(tier_bytes=[(4097 + 40) * 72, 60 * 72], disk_folder=str(tmp_path))
+        options.update(tier_bytes=[42 * row_bytes, 60 * row_bytes], disk_folder=str(tmp_path))
     elif "disk" in tiers:
         options.update(tier_bytes=[100 * 96], disk_folder=str(tmp_path))
     elif len(tiers) == 2:
-        options.update(tier_bytes=[(4097 + 40) * 72])
+        options.update(tier_bytes=[42 * row_bytes])
     return ge.keyed_table(
-        name, DIM, initializer=tf.ones_initializer(), tiers=tiers, **options
-    )  # fmt: skip
+        name, DIM, initializer=tf.ones_initializer(), num_initial_rows=1, tiers=tiers, **options
+    )
 
 
 def trainer(table):
@@ -89,6 +89,38 @@ def compare_with_a_dict(tiers, policy, tmp_path):
     counts = table.budget_counts()
     assert int(counts.max_keys) == 80
     assert int(counts.evicted) == len(oracle.evicted) > 50
+
+
+@pytest.mark.parametrize("tiers", WITH_BYTES)
+def test_a_budget_of_bytes_is_one_of_as_many_keys(tiers, tmp_path):
+    # Given a table with a budget of bytes, and one in host memory of the keys that these are
+    table = make(tmp_path, tiers=tiers, max_bytes=40 << 20, budget_of="rank", keep_share=0.8)
+    train = trainer(table)
+    train([0])  # makes the optimizer's slot, which takes bytes, too
+    max_keys = int(table.budget_counts().max_keys)
+    of_keys = make(tmp_path, "keys", max_keys=max_keys, budget_of="rank", keep_share=0.8)
+    train_of_keys = trainer(of_keys)
+    train_of_keys([0])
+
+    # When both train the same keys, at last more new ones than there are places
+    batches = [
+        np.random.default_rng(step).integers(0, max_keys, max_keys // 3) + step * max_keys // 4
+        for step in range(8)
+    ]
+    for batch in [*batches, np.arange(2 * max_keys) + 9 * max_keys]:
+        read, expected = train(batch), train_of_keys(batch)
+
+        # Then the keys read the same, and both have the same ones, within the bytes
+        np.testing.assert_allclose(read, expected, rtol=1e-5, atol=1e-5)
+        assert int(table.total_count()) <= max_keys
+        assert int(table.memory_bytes()) <= 40 << 20
+    assert found_in(table) == found_in(of_keys)
+    counts, counts_of_keys = (
+        [int(count) for count in of.budget_counts()] for of in (table, of_keys)
+    )
+    assert counts == counts_of_keys
+    assert int(table.budget_counts().evicted) > max_keys
+    assert max_keys > 10_000
 
 
 def test_the_lowest_scores_go(tmp_path):
@@ -156,25 +188,32 @@ def test_a_checkpoint_in_the_middle_changes_nothing(tiers, tmp_path):
     assert kept[0] == kept[1]
 
 
-def test_the_clock_evicts_by_minutes(tmp_path):
-    table = make(tmp_path, evict_after_minutes=10)
+@pytest.mark.parametrize("tiers", IN_TIERS)
+def test_the_clock_evicts_by_minutes(tiers, tmp_path):
+    # Given keys in all tiers, some of which were trained again after eight minutes
+    table = make(tmp_path, tiers=tiers, evict_after_minutes=10)
     train = trainer(table)
-    table.set_time(60_000_000)
-    train([1, 2])
-    table.set_time(60_000_000 + 8 * 60)
-    train([2, 3])
+    for minutes, keys in [(0, range(240)), (8, range(180, 300))]:
+        table.set_time(60_000_000 + minutes * 60)
+        for first in keys[::30]:
+            train(range(first, first + 30))
+
+    # When eleven minutes have passed, Then the others go
     table.set_time(60_000_000 + 11 * 60)
+    assert int(table.evict()) == 180
+    assert sorted(found_in(table)) == list(range(180, 300))
 
-    assert int(table.evict()) == 1
-
-    assert sorted(found_in(table)) == [2, 3]
+    # And those that are left go with a save after thirty
     table.set_time(60_000_000 + 30 * 60)
-    tf.train.Checkpoint(table=table).save(str(tmp_path / "save"))  # which evicts, too
+    tf.train.Checkpoint(table=table).save(str(tmp_path / "save"))
     assert found_in(table) == {}
 
 
-def test_several_policies_of_one_table(tmp_path):
-    table = make(tmp_path, evict_after_steps=2, evict_after_minutes=10, evict_below_norm=1.0)
+@pytest.mark.parametrize("tiers", IN_TIERS)
+def test_several_policies_of_one_table(tiers, tmp_path):
+    table = make(
+        tmp_path, tiers=tiers, evict_after_steps=2, evict_after_minutes=10, evict_below_norm=1.0
+    )
     table.set_time(60_000_000)
     trainer(table)([0])
     table.insert([1, 2, 3], [[9.0] * DIM, [9.0] * DIM, [0.1] * DIM], versions=[9, 1, 9])
