@@ -11,7 +11,6 @@ from table.steps import core, has_row, located, restore, start_of
 
 POLICIES = {name: options for name, options in OF_PROGRAMS.items() if name != "earliest"}
 STORAGES = storages.ALL
-WITH_FILTER = [param for param in STORAGES if param.values[0] != storages.HBM_DRAM_SSDHASH]
 
 
 def start_values(key):
@@ -192,7 +191,7 @@ def test_ranks_keep_the_keys_that_one_keeps(num_shares, storage):
                 max_keys=200, evict="least_frequent", num_shares=num_shares, rank=rank,
                 num_ranks=num_ranks,
             )  # fmt: skip
-            table = storage.make_table(DIM, budget=budget)
+            table = storage.make_table(DIM, budget=budget, rows_in_memory=64)
             for step, batch in enumerate(batches):
                 own = [int(k) for k in batch if core.key_owners([int(k)], num_ranks)[0] == rank]
                 with located(table, own, train=True, step=step):
@@ -277,7 +276,7 @@ def test_erased_keys_are_forgotten_when_nobody_follows():
     assert table.memory_bytes <= 1.2 * before
 
 
-@pytest.mark.parametrize("storage", WITH_FILTER)
+@pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("num_shares", [0, 6])
 def test_counts_of_keys_without_a_row_have_a_bound(storage, num_shares):
     """Beyond it they are halved, as a dict does it."""

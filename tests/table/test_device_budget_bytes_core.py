@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.cases.core_runner import on_gpu
 from table.steps import core, located
-from table.storages import DRAM, HBM, HBM_DRAM
+from table.storages import DRAM, HBM, HBM_DRAM, HBM_DRAM_SSDHASH
 
 pytestmark = on_gpu
 DIM, MEGABYTES = 16, 48
@@ -16,7 +16,7 @@ STORAGES = pytest.mark.parametrize("storage", [HBM, HBM_DRAM], ids=lambda storag
 
 def make_table(storage, megabytes=MEGABYTES, options=None, **budget):
     budget = core.Budget(max_bytes=megabytes << 20, **budget)
-    return storage.make_table(DIM, budget=budget, rows_in_memory=10_000, **(options or {}))
+    return storage.make_table(DIM, budget=budget, rows_in_memory=20_000, **(options or {}))
 
 
 def train(table, keys, step):
@@ -39,14 +39,18 @@ def free_bytes():
     return free.value
 
 
+def options_of(admission):
+    of_bloom = {"num_counters": 1 << 20, "num_hashes": 3, "counter_bytes": 2}
+    min_count = {} if admission == "all" else {"min_count": 2}
+    return {"admission": admission, **min_count, **(of_bloom if admission == "bloom" else {})}
+
+
 @STORAGES
 @pytest.mark.parametrize("num_shares", [0, 24])
-@pytest.mark.parametrize("admission", ["all", "bloom"])
+@pytest.mark.parametrize("admission", ["all", "bloom", "counter"])
 def test_the_keys_are_those_of_a_budget_of_as_many_keys(storage, num_shares, admission):
     # Given a table with a budget of bytes, and one in host memory of the keys that these are
-    options = {"admission": admission}
-    if admission == "bloom":
-        options.update(min_count=2, num_counters=1 << 20, num_hashes=3, counter_bytes=2)
+    options = options_of(admission)
     table = make_table(storage, options=options, num_shares=num_shares)
     max_keys = table.budget_counts()["max_keys"]
     of_keys = core.Budget(max_keys=max_keys, num_shares=num_shares)
@@ -107,19 +111,49 @@ def test_each_share_of_a_ranks_bytes_is_a_table_of_its_own(storage, num_ranks):
         assert min(counts["evicted"], counts["without_place"]) > max_keys // 2
 
 
+@pytest.mark.parametrize("admission", ["all", "bloom", "counter"])
+@pytest.mark.parametrize("num_shares", [0, 24])
+def test_keys_on_disk_are_within_the_budget(admission, num_shares):
+    # Given a table whose memory has space for some of its keys, and one in host memory of as many
+    options = options_of(admission)
+    table = make_table(HBM_DRAM_SSDHASH, options=options, num_shares=num_shares)
+    max_keys = table.budget_counts()["max_keys"]
+    of_keys = core.Budget(max_keys=max_keys, num_shares=num_shares)
+    host = DRAM.make_table(DIM, budget=of_keys, **options)
+    assert 20_000 < max_keys < 200_000
+
+    # When both see the same batches, in two of which a key comes
+    size = max_keys // 20
+    for step in range(50):
+        keys = np.random.default_rng(step).integers(0, 2 * size, 2 * size) + step * size
+        for of_table in (table, host):
+            train(of_table, keys, step)
+
+    # Then they have the same keys
+    assert content(table) == content(host)
+    assert table.budget_counts() == host.budget_counts()
+    assert table.budget_counts()["evicted"] > max_keys // 8
+
+
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other processes take GPU memory")
-@pytest.mark.parametrize("hands_out, keep", [("nothing", 0.9), ("rows", 0.5)])
-def test_memory_seen_from_outside_stays_within_the_bytes(hands_out, keep):
+@pytest.mark.parametrize(
+    "hands_out, keep, admission",
+    [("nothing", 0.9, "all"), ("rows", 0.5, "all"), ("nothing", 0.9, "counter")],
+)
+def test_memory_seen_from_outside_stays_within_the_bytes(hands_out, keep, admission):
     # Given a process that keeps memory for its calls, and a new table with a budget of bytes
     def train_all(table, max_keys):
-        for step, size in enumerate([8192] * (5 * max_keys // 8192) + [3 * max_keys, 8192]):
-            train(table, np.arange(size) + step * 8192, step)
+        most = max_keys // 8 if admission == "counter" else 3 * max_keys
+        for step, size in enumerate([8192] * (5 * max_keys // 8192) + [most, 8192]):
+            for _ in range(1 if admission == "all" else 2):
+                train(table, np.arange(size) + step * 8192, step)
             yield
         assert 0.4 * max_keys < table.num_keys <= max_keys
 
     def make():
         budget = {"hands_out": hands_out, "keep": keep}
-        return make_table(HBM, 2 * MEGABYTES, {"slots": ["m"]}, **budget)
+        options = {"slots": ["m"], **options_of(admission)}
+        return make_table(HBM, 2 * MEGABYTES, options, **budget)
 
     other = make()
     list(train_all(other, other.budget_counts()["max_keys"]))

@@ -139,11 +139,13 @@ def test_rows_of_16_bits_go_by_their_norms_as_in_host_memory(dtype, device, num_
 
 
 @pytest.mark.parametrize("admission", ["counter", "bloom"])
-@pytest.mark.parametrize("device", [HBM, HBM_DRAM], ids=lambda storage: storage.name)
+@pytest.mark.parametrize(
+    "device", [HBM, HBM_DRAM, HBM_DRAM_SSDHASH], ids=lambda storage: storage.name
+)
 @pytest.mark.parametrize("num_shares", [0, 24])
 def test_a_filter_counts_as_in_host_memory(admission, device, num_shares):
-    # Given tables with a filter, to which more keys come than may be counted
-    options = {"admission": admission, "min_count": 2}
+    # Given tables with a filter, to which more keys come than may be counted, or lie in memory
+    options = {"admission": admission, "min_count": 2, "rows_in_memory": 3000}
     if admission == "bloom":
         options.update(num_counters=1 << 20, num_hashes=3, counter_bytes=2)
     host, device = make_tables(
@@ -368,7 +370,6 @@ def test_given_rows_find_places_as_in_host_memory(num_shares):
     "options",
     [
         {"budget": {"max_bytes": 1 << 20}},
-        {"budget": {"max_bytes": 64 << 20}, "admission": "counter", "min_count": 2},
         {"budget": {"max_keys": 10}, "matrix": None},
         {"budget": {"max_keys": 10, "num_shares": 24}},
     ],
@@ -378,17 +379,3 @@ def test_a_budget_that_gpu_memory_cannot_keep_is_refused(options):
     budget = core.Budget(**options.pop("budget"))
     with pytest.raises(RuntimeError, match="table 'table': expected"):
         DeviceTable(dim=DIM, budget=budget, **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"budget": core.Budget(max_bytes=64 << 20)},
-        {"budget": core.Budget(max_keys=100), "admission": "counter", "min_count": 2},
-    ],
-    ids=["bytes", "filter"],
-)
-def test_a_budget_that_a_gpu_and_a_disk_cannot_keep_is_refused(options):
-    expected = "expected, with GPU memory and a disk, a budget of keys"
-    with pytest.raises(RuntimeError, match=expected):
-        HBM_DRAM_SSDHASH.make_table(DIM, max_keys=100, **options)

@@ -20,18 +20,21 @@ IN_TIERS = [
     pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
     pytest.param(("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu),
 ]
-WITH_BYTES = [param for param in IN_TIERS if "disk" not in param.values[0]]
+WITH_DISK = [param for param in IN_TIERS if "disk" in param.values[0]]
+WITHOUT_DISK = [param for param in IN_TIERS if param not in WITH_DISK]
 
 
 def make(tmp_path, name="user", tiers=("dram",), **options):
     """With a tier below the first, some rows are in that: on a GPU all but 40."""
     row_bytes = 72 + (4 if "evict_after_minutes" in options else 0)  # on a GPU
     if len(tiers) == 3:
-        options.update(tier_bytes=[42 * row_bytes, 60 * row_bytes], disk_folder=str(tmp_path))
-    elif "disk" in tiers:
-        options.update(tier_bytes=[100 * 96], disk_folder=str(tmp_path))
+        tier_bytes = [42 * row_bytes, 12 * row_bytes]
     elif len(tiers) == 2:
-        options.update(tier_bytes=[42 * row_bytes])
+        tier_bytes = [100 * 96 if "disk" in tiers else 42 * row_bytes]
+    if len(tiers) > 1:
+        options = {"tier_bytes": tier_bytes, **options}
+    if "disk" in tiers:
+        options.update(disk_folder=str(tmp_path))
     return ge.keyed_table(
         name, DIM, initializer=tf.ones_initializer(), num_initial_rows=1, tiers=tiers, **options
     )
@@ -91,7 +94,7 @@ def compare_with_a_dict(tiers, policy, tmp_path):
     assert int(counts.evicted) == len(oracle.evicted) > 50
 
 
-@pytest.mark.parametrize("tiers", WITH_BYTES)
+@pytest.mark.parametrize("tiers", WITHOUT_DISK)
 def test_a_budget_of_bytes_is_one_of_as_many_keys(tiers, tmp_path):
     # Given a table with a budget of bytes, and one in host memory of the keys that these are
     table = make(tmp_path, tiers=tiers, max_bytes=40 << 20, budget_of="rank", keep_share=0.8)
@@ -121,6 +124,57 @@ def test_a_budget_of_bytes_is_one_of_as_many_keys(tiers, tmp_path):
     assert counts == counts_of_keys
     assert int(table.budget_counts().evicted) > max_keys
     assert max_keys > 10_000
+
+
+@pytest.mark.parametrize("tiers", WITH_DISK)
+def test_a_budget_of_bytes_has_rows_on_disk(tiers, tmp_path):
+    # Given a table whose keys do not all fit into memory, and one in host memory of as many keys
+    options = {"budget_of": "rank", "keep_share": 0.8}
+    sizes = {"max_bytes": 60 << 20, "tier_bytes": [2 << 20] * (len(tiers) - 1)}
+    table = make(tmp_path, tiers=tiers, **sizes, **options)
+    train = trainer(table)
+    train([0])  # makes the optimizer's slot
+    max_keys = int(table.budget_counts().max_keys)
+    of_keys = make(tmp_path, "keys", max_keys=max_keys, **options)
+    train_of_keys = trainer(of_keys)
+    train_of_keys([0])
+
+    # When keys pass through both, some of which come again
+    size = max_keys // 20
+    for step in range(26):
+        keys = np.arange(2 * size) + step * size
+        np.testing.assert_allclose(train(keys), train_of_keys(keys), rtol=1e-5, atol=1e-5)
+
+    # Then they have the same ones
+    assert found_in(table) == found_in(of_keys)
+    assert int(table.budget_counts().evicted) == int(of_keys.budget_counts().evicted) > max_keys / 9
+    assert max_keys > 20_000
+
+
+@pytest.mark.parametrize("tiers", IN_TIERS)
+@pytest.mark.parametrize("expected_keys", [None, 1000], ids=["counters", "bloom"])
+def test_a_filter_beside_a_budget(tiers, expected_keys, tmp_path):
+    # Given a table with a filter in these tiers, and one without tiers in host memory
+    options = {
+        "max_keys": 60, "budget_of": "rank", "evict": "least_frequent", "admit_after": 2,
+        "expected_keys": expected_keys, "value_before_admission": 3.0,
+    }  # fmt: skip
+    tables = [
+        make(tmp_path, "tiered", tiers=tiers, **options),
+        make(tmp_path, "plain", **options),
+    ]
+    trainers = [trainer(table) for table in tables]
+
+    # When both train the same batches
+    for batch in zipf_batches(seed=7, num_batches=40, size=24, num_keys=300):
+        read, expected = (train(batch) for train in trainers)
+
+        # Then they read the same, and have the same keys
+        np.testing.assert_allclose(read, expected, rtol=1e-5)
+        assert found_in(tables[0]) == found_in(tables[1])
+    counts, expected = ([int(n) for n in table.budget_counts()] for table in tables)
+    assert counts == expected
+    assert int(tables[0].budget_counts().evicted) > 10
 
 
 def test_the_lowest_scores_go(tmp_path):
