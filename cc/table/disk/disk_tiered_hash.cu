@@ -200,6 +200,7 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   streams_.Use(stream);  // whose keys these are
   ReleaseRetired();
   const Alone alone(*this, std::adopt_lock);
+  ReleaseLent();
   ++clock_;
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
   const JoinedKeys joined{keys, streams_.own(), streams_.own()};
@@ -214,14 +215,17 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   }
   if (!status.ok()) return status;
   const size_t to_have = found.keys.size() + new_keys.size() - left_out.size();
-  status = TakeIn(found, static_cast<int64_t>(to_have), held_since);
+  const bool lends = budget_ != nullptr && budget_->lends();
+  const int64_t num_lent = lends ? static_cast<int64_t>(left_out.size()) : 0;
+  status = TakeIn(found, static_cast<int64_t>(to_have), num_lent, held_since);
   return status.ok() ? LeaveOut(std::move(left_out)) : status;
 }
 
-Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since) {
+Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t num_lent,
+                              int64_t held_since) {
   Status status = disk_->Erase(found.evicted);
   if (status.ok()) {
-    status = MakeFree(num_rows, static_cast<int64_t>(found.keys.size()), held_since);
+    status = MakeFree(num_rows, num_lent, static_cast<int64_t>(found.keys.size()), held_since);
   }
   return status.ok() ? MoveUp(found, held_since) : status;
 }
@@ -231,10 +235,13 @@ int64_t DiskTieredHash::NumFree() const {
   return state.num_free + std::max<int64_t>(0, MaxRows() - state.next_row);
 }
 
-Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving, int64_t held_since) {
-  const int64_t lacking = num_rows - NumFree();
-  if (lacking <= 0) return {};
-  int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
+Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_lent, int64_t num_leaving,
+                                int64_t held_since) {
+  const int64_t num_free = NumFree(), lacking = std::max<int64_t>(0, num_rows - num_free);
+  const int64_t wanted = num_rows + num_lent - num_free;
+  if (wanted <= 0) return {};
+  int64_t at_once = std::max(MaxRows() / kShareMoved, wanted);
+  at_once = std::min(at_once, disk_->NumFree(num_leaving));
   if (streams_.IsAfterMark(streams_.own())) at_once = std::min(at_once, RowsOnDisk::kAtOnce);
   const std::vector<int64_t> rows = RowsToMoveDown(lacking, std::max(lacking, at_once), held_since);
   const int64_t num_cold = static_cast<int64_t>(rows.size());
