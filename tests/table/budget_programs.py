@@ -17,7 +17,7 @@ import time
 import numpy as np
 from support.oracles.budget import BudgetedDict, Row, content
 from table import storages
-from table.steps import core, located, restore, start_of
+from table.steps import core, has_row, located, restore, start_of
 
 DIM = 2
 POLICIES = {
@@ -39,8 +39,8 @@ PUBLISHER = 7  # a follower of changes
 NUM_CALLS = 80  # of a program
 
 
-def start_values(key):
-    return tuple(start_of([key], DIM)[0].tolist())
+# Keys start as rows of a matrix, or all as this, which is not what keys without a row read.
+STARTS = {"matrix": {}, "constant": {"a": 1.0}}
 
 
 def read_all(snapshot):
@@ -73,6 +73,7 @@ class Program:
             **POLICIES[evict],
         }  # fmt: skip
         self.expiry = EXPIRIES[self.random.integers(len(EXPIRIES))]
+        self.distribution = str(self.random.choice(list(STARTS)))
         self.step, self.minute, self.next_new = 0, 1000, 10**6
         self.saved = None
         self.start(num_ranks)
@@ -84,13 +85,21 @@ class Program:
             self.storage.make_table(
                 DIM, rows_in_memory=64, keeps_time=True, num_threads=num_threads,
                 budget=core.Budget(hands_out="rows", rank=r, num_ranks=num_ranks, **self.budget),
+                distribution=self.distribution, **STARTS[self.distribution],
             )
             for r in range(num_ranks)
         ]  # fmt: skip
-        self.oracle = BudgetedDict(start=start_values, **self.budget)
+        self.oracle = BudgetedDict(
+            start=lambda key: tuple(self.start_of([key])[0].tolist()), **self.budget
+        )
         self.published = {}
         self.num_missed = 0
         self.set_time()
+
+    def start_of(self, keys):
+        if self.distribution == "matrix":
+            return start_of(keys, DIM)
+        return np.full((len(keys), DIM), STARTS[self.distribution]["a"], np.float32)
 
     def set_time(self):
         self.oracle.minute = self.minute
@@ -129,17 +138,29 @@ class Program:
         for table, places in self.by_rank(batch):
             own = np.array(batch)[places]
             with located(table, own, train=True, step=self.step) as rows:
-                has_place = rows >= table.first_row
+                has_place = has_row(table, own)
                 assert set(own[~has_place].tolist()) == without.intersection(own.tolist())
-                np.testing.assert_array_equal(
-                    table.rows[rows[~has_place]], start_of(own[~has_place], DIM)
-                )
+                self.check_rows_of_no_key(table, own[~has_place], rows[~has_place])
                 if value is not None:
-                    table.before_write(rows[has_place])
-                    table.rows[rows[has_place]] = value
+                    written = rows[rows >= table.first_row]  # lent ones, too
+                    table.before_write(written)
+                    table.rows[written] = value
         for key in set(batch) - without if value is not None else ():
             self.oracle.rows[key].values = (value,) * DIM
         self.step += 1
+
+    def check_rows_of_no_key(self, table, keys, rows):
+        """Keys without a place read what they start as. Without a matrix these are rows that are
+        lent to them; where none is left, they read zeros."""
+        if self.distribution == "matrix":
+            assert (rows < table.first_row).all()
+            is_lent = np.ones(len(keys), bool)
+        else:
+            is_lent = rows >= table.first_row
+            lent = dict(zip(keys[is_lent].tolist(), rows[is_lent].tolist()))
+            assert len(set(lent.values())) == len(lent)
+            assert (table.rows[rows[~is_lent]] == 0).all()
+        np.testing.assert_array_equal(table.rows[rows[is_lent]], self.start_of(keys[is_lent]))
 
     def insert(self):
         keys = np.array(list(dict.fromkeys(self.keys(60))))

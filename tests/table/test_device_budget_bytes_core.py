@@ -197,6 +197,29 @@ def test_a_slot_without_space_is_refused_and_the_table_trains_on():
     assert table.num_keys == table.budget_counts()["max_keys"] == max_keys
 
 
+@STORAGES
+def test_rows_that_are_left_are_lent(storage):
+    # Given a table of bytes whose keys start as no row of a matrix
+    options = {"distribution": "uniform", "a": 1, "b": 2, "seed": 5}
+    table = make_table(storage, options=options)
+    max_keys = table.budget_counts()["max_keys"]
+
+    # When each batch has more new keys than there are places
+    for step in range(4):
+        keys = np.arange(2 * max_keys) + 2 * max_keys * step
+        whole = DRAM.make_table(DIM, **options)
+        expected = whole.locate(keys, train=True)
+        with located(table, keys, train=True, step=step) as rows:
+            read = table.rows[rows]
+            has_row = rows >= table.first_row
+
+        # Then some read rows that are lent, and the others the constant
+        assert max_keys < has_row.sum() == len(set(rows[has_row].tolist())) < 2 * max_keys
+        np.testing.assert_array_equal(read[has_row], whole.rows[expected[has_row]])
+        assert (read[~has_row] == 0).all()
+        assert table.num_keys == max_keys
+
+
 def test_given_rows_find_places():
     table = make_table(HBM)
     max_keys = table.budget_counts()["max_keys"]

@@ -11,10 +11,6 @@ namespace group_embedding {
 Status CheckDeviceBudget(const TableOptions& options) {
   const Budget& budget = options.budget;
   if (!budget.is_given()) return {};
-  const std::string where = "table '" + options.name + "': expected, in GPU memory, ";
-  if (options.initial.matrix_rows == 0) {
-    return where + "rows of a matrix as initial values beside a budget, got none; use host memory";
-  }
   if (budget.max_bytes == 0 && budget.max_keys < budget.num_shares) {
     return "table '" + options.name + "': expected a budget for at least " +
            std::to_string(budget.num_shares) + " keys, got one for " +
@@ -23,9 +19,15 @@ Status CheckDeviceBudget(const TableOptions& options) {
   return {};
 }
 
+bool LendsRows(const TableOptions& options) {
+  return options.budget.is_given() && options.initial.matrix_rows == 0 &&
+         options.admission.kind == Admission::Kind::kAll;
+}
+
 DeviceBudget::DeviceBudget(const TableOptions& options, int64_t max_keys, int64_t first_row,
                            int64_t reserved_rows)
     : budget_(options.budget),
+      lends_(LendsRows(options)),
       max_keys_(max_keys),
       first_row_(first_row),
       row_bytes_(options.dim * SizeOf(options.dtype)) {
@@ -118,7 +120,7 @@ int64_t DeviceBudget::bytes() const {
 }
 
 int64_t DeviceBudget::max_rows() const {
-  if (budget_.max_bytes == 0) return max_keys() * (is_shared_ ? 2 : 1);
+  if (budget_.max_bytes == 0) return (max_keys() + most_lent_) * (is_shared_ ? 2 : 1);
   return static_cast<int64_t>(DeviceBudgetBytes::RowsPerKey(budget_) *
                               static_cast<double>(max_keys()));
 }
@@ -168,6 +170,7 @@ PlacesArgs DeviceBudget::ArgsOfCall(int64_t num_keys, int64_t clock, int64_t old
   args.new_of_share = of_shares_;
   args.gone_of_share = of_shares_ + num_shares;
   args.keys_of_share = keys_of_share_;
+  args.lends = lends_;
   args.held_from = std::min(oldest_batch, clock);
   args.reuse_from = oldest_other_ == 0 ? clock + 1 : oldest_other_;
   args.state = state_;

@@ -19,8 +19,14 @@
 
 namespace group_embedding {
 
-// Whether a table in GPU memory can keep a budget: with a matrix of initial values.
+// Whether a table in GPU memory can keep a budget: each share has space for a key.
 Status CheckDeviceBudget(const TableOptions& options);
+
+// Whether the table lends rows to new keys that find no place in the budget: no other row has the
+// values that they start as. The rows are free again once the batches in flight have ended; what
+// was trained in them is lost. If no row is left to lend, a key reads the constant of keys without
+// a row.
+bool LendsRows(const TableOptions& options);
 
 // Not thread-safe: the caller has the table's lock.
 class DeviceBudget {
@@ -38,8 +44,12 @@ class DeviceBudget {
   int64_t max_keys() const { return max_keys_; }
   int64_t MaxKeysOfShare(int64_t share) const { return budget_.MaxKeysOfShare(share, max_keys_); }
   int64_t least_keys_of_share() const { return MaxKeysOfShare(budget_.shares_of_rank() - 1); }
-  // The most rows of keys. Where other batches hold rows of keys that go, new keys need more.
+  // The most rows of keys and, with a budget of keys, of rows to lend. Where other batches hold
+  // rows of keys that go, or lent rows, new keys need more.
   int64_t max_rows() const;
+  bool lends() const { return lends_; }
+  // A call with so many keys may lend rows to all of them.
+  void LendTo(int64_t num_keys) { most_lent_ = std::max(most_lent_, num_keys); }
   // The keys that a budget of bytes has space for, once the table has more slots. Waits for the
   // device.
   Status SetMaxKeys(int64_t max_keys);
@@ -85,7 +95,9 @@ class DeviceBudget {
   std::vector<std::pair<DeviceMemory*, int64_t>> EvictedMemory() const;  // and bytes of a key
 
   const Budget budget_;
+  const bool lends_;
   int64_t max_keys_;
+  int64_t most_lent_ = 0;  // rows that a call may lend
   const int64_t first_row_, row_bytes_;
   int64_t evicted_size_ = 0;      // of the list of keys that went; 0: none went
   PlacesState* state_ = nullptr;  // in device memory, as are:

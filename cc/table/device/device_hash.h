@@ -105,9 +105,9 @@ class DeviceHash : public EmbeddingTable {
   virtual bool IsPrefetching() const { return false; }
   virtual bool PrefetchSome() { return false; }
   void AwaitMark() const { streams_.AwaitMark(); }
-  // own_batches: of the call.
-  Status Prepare(int64_t num_keys, Access access, int64_t step, cudaStream_t stream,
-                 const std::vector<int64_t>& own_batches);
+  // admits_all: all keys get rows. own_batches: of the call.
+  Status Prepare(int64_t num_keys, Access access, bool admits_all, int64_t step,
+                 cudaStream_t stream, const std::vector<int64_t>& own_batches);
   DeviceTableRef Ref() const;
   // What the prepared call needs to make places, and to halve counts; nothing: it cannot exceed the
   // budget.
@@ -188,7 +188,7 @@ class DeviceHash : public EmbeddingTable {
   TableState Reported(int64_t* enqueued_since) const;
 
   Status MakeSpace(int64_t num_keys, cudaStream_t stream);
-  Status PreparePlaces(int64_t num_keys);
+  Status PreparePlaces(int64_t num_keys, bool admits_all);
   void ReadEvicted() const;
   Status GrowRows(int64_t num_rows);
   Status GrowCandidates(int64_t num_candidates);

@@ -55,6 +55,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
   ref_.admission = options.admission;
   ref_.dtype = options.dtype;
   ref_.dim = options.dim;
+  ref_.lends = LendsRows(options);
   ref_.shape = RowShape::Of(options.dim, options.dtype, 0);
   training_stream_ = streams_.own();
   if (error->ok()) *error = Begin(matrix);
@@ -139,8 +140,8 @@ int64_t DeviceHash::BytesPerRow() const {
 int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
   const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more);
   const int64_t most = std::min(first_row() + max_bytes_ / bytes, reserved_rows_);
-  // A tier below has the rows of keys that find none here, and the budget is of both.
-  const bool is_limited = budget_ != nullptr && !(has_tier_below() && !HasBudgetOfBytes());
+  // With a disk memory is the limit: there rows of keys that go wait for the call's own batch, too.
+  const bool is_limited = budget_ != nullptr && (HasBudgetOfBytes() || !has_tier_below());
   return is_limited ? std::min(most, first_row() + budget_->max_rows()) : most;
 }
 
@@ -198,8 +199,8 @@ TableState DeviceHash::Reported(int64_t* enqueued_since) const {
   return report_->state;
 }
 
-Status DeviceHash::Prepare(int64_t num_keys, Access access, int64_t step, cudaStream_t stream,
-                           const std::vector<int64_t>& own_batches) {
+Status DeviceHash::Prepare(int64_t num_keys, Access access, bool admits_all, int64_t step,
+                           cudaStream_t stream, const std::vector<int64_t>& own_batches) {
   if (moves_ != nullptr || budget_ != nullptr) ++clock_;  // every call that locates has a number
   const bool is_ahead = streams_.IsAfterMark(stream);     // of a batch: its rows come from disk
   if (access == Access::kTrain && batches_.empty() && !is_ahead) MoveRows();
@@ -211,7 +212,9 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, int64_t step, cudaSt
   if (!is_ahead) ReleaseRetired();
   if (budget_ != nullptr) budget_->SetBatches(batches_, own_batches);
   Status status = MakeSpace(num_keys, stream);
-  if (status.ok() && budget_ != nullptr) status = PreparePlaces(num_keys).In(Named(": "));
+  if (status.ok() && budget_ != nullptr) {
+    status = PreparePlaces(num_keys, admits_all).In(Named(": "));
+  }
   if (places_.has_value()) streams_.BeginAlone(stream);  // rows change hands beside no reader
   enqueued_ += num_keys;
   if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);
@@ -244,7 +247,7 @@ Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
 }
 
 // What a call needs that may exceed the budget.
-Status DeviceHash::PreparePlaces(int64_t num_keys) {
+Status DeviceHash::PreparePlaces(int64_t num_keys, bool admits_all) {
   places_.reset();
   int64_t since = 0;
   const TableState state = Reported(&since);
@@ -264,6 +267,11 @@ Status DeviceHash::PreparePlaces(int64_t num_keys) {
   }
   Status status = budget_->ListEvicted();
   if (!status.ok()) return status;
+  if (budget_->lends() && !admits_all) {
+    budget_->LendTo(num_keys);
+    // Without memory for all of these, fewer are lent.
+    static_cast<void>(GrowRows(std::min(state.RowsWith(more), MaxRows())));
+  }
   places_ = budget_->ArgsOfCall(num_keys, clock_, OldestBatchLocked());
   places_->halves_counts = halves_counts;
   status = free_rows_->Grow(places_->max_free * static_cast<int64_t>(sizeof(int64_t)));

@@ -18,6 +18,9 @@ struct Candidate {
   int64_t count;  // 0: it is no key's
 };
 
+// The count of a row that is lent to a key without a place in the table's budget. It is no key's.
+inline constexpr int64_t kLentCount = INT64_MIN;
+
 // What a table counts, in device memory; written by the calls that train, one after the other.
 struct TableState {
   int64_t next_row;  // rows from that on were never used
@@ -27,6 +30,7 @@ struct TableState {
   int64_t next_candidate, num_free_candidates;
   // The running call:
   unsigned long long candidates_taken, candidates_freed;
+  unsigned long long lent_asked_for;  // rows, by keys without a place
   int32_t is_full;  // some keys of the call got no row
 
   // How many rows will have been in use when so many new keys more have got theirs.
@@ -79,11 +83,15 @@ struct DeviceTableRef {
   uint32_t* minutes;    // [usable_rows], kTimeSlot
   uint32_t minute;      // of the call
   int64_t decay_steps;  // of Budget
+  bool lends;           // rows to keys without a place: LendsRows()
 
   // The row that a key without one reads.
   __device__ int64_t DefaultRow(int64_t key) const {
     const bool starts_as_it = initial.matrix_rows > 0 && admission.kind == Admission::Kind::kAll;
     return starts_as_it ? MatrixRow(key, initial.matrix_rows) : initial.matrix_rows;
+  }
+  __device__ bool IsLent(int64_t row) const {
+    return lends && __ldcg(&infos[row].count) == kLentCount;
   }
   __device__ int64_t KeyOfRow(int64_t row) const { return __ldcg(&infos[row].key); }
   __device__ char* Row(int64_t row) const { return rows + row * dim * SizeOf(dtype); }

@@ -7,7 +7,8 @@
 //      DecayCounts, CountFound   count, in tables whose counts decay: these are halved first
 //   2. CountClaims, AddToBloom   only for tables with a filter: count the claimed keys
 //   3. ChooseRows    chooses the claimed keys that get a row; a scan numbers them by first position
-//   4. GiveRows      writes the new rows, and enters their numbers into the index
+//   4. GiveRows      writes the new rows, and enters their numbers into the index; lends rows to
+//                    keys without a place in a budget that start as no row of a matrix
 //   5. TellFollowers copies the claiming occurrence's result to the other occurrences
 //   6. WriteReads    only for tables with a filter: the rows to read, where they are not those to
 //   train
@@ -172,15 +173,33 @@ __global__ void __launch_bounds__(kLocateThreads) ChooseRowsKernel(LocateArgs ar
   if (IsAdmitted(args, place)) args.gets_row[place.FirstPosition(args)] = 1;
 }
 
+// The rank-th row that the call takes, or kNoRow.
+__device__ int64_t RowOfRank(const DeviceTableRef& table, int64_t rank) {
+  const TableState& state = *table.state;
+  const int64_t row = rank < state.num_free ? table.free_rows[state.num_free - 1 - rank]
+                                            : state.next_row + rank - state.num_free;
+  return row < table.usable_rows ? row : kNoRow;
+}
+
+// How many keys of a table the call gives rows, if there are so many.
+__device__ int64_t NumRowsWanted(const LocateArgs& args, int64_t table) {
+  return args.ranks[args.table_positions[table + 1]] - args.ranks[args.table_positions[table]];
+}
+
 // The row of a claimed key, or kNoRow.
 __device__ int64_t NewRow(const LocateArgs& args, const LocatePlace& place) {
   const int64_t first = place.FirstPosition(args);
   if (!args.gets_row[first]) return kNoRow;
-  const TableState& state = *place.table.state;
-  const int64_t rank = args.ranks[first] - args.ranks[args.table_positions[place.task.table]];
-  const int64_t row = rank < state.num_free ? place.table.free_rows[state.num_free - 1 - rank]
-                                            : state.next_row + rank - state.num_free;
-  return row < place.table.usable_rows ? row : kNoRow;
+  const int64_t first_of_table = args.ranks[args.table_positions[place.task.table]];
+  return RowOfRank(place.table, args.ranks[first] - first_of_table);
+}
+
+// A row lent to a claimed key without one, for its batch. It is none of those that the call gives.
+// kNoRow: none is left.
+__device__ int64_t LentRow(const LocateArgs& args, const LocatePlace& place) {
+  if (!place.table.lends || args.admits_all) return kNoRow;
+  const auto before = static_cast<int64_t>(atomicAdd(&place.table.state->lent_asked_for, 1ULL));
+  return RowOfRank(place.table, NumRowsWanted(args, place.task.table) + before);
 }
 
 // A key that is not admitted is a candidate from now on, or still; its number.
@@ -252,14 +271,19 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   if (!__any_sync(kFullWarp, has_claim)) return;
   const int lane = threadIdx.x % kWarpSize, warp_begin = threadIdx.x - lane;
   const int64_t key = has_claim ? place.task.keys[place.i] : 0;
-  const int64_t row = has_claim ? NewRow(args, place) : kNoRow;
+  int64_t row = has_claim ? NewRow(args, place) : kNoRow;
+  const bool is_keys = row != kNoRow;
+  if (has_claim && !is_keys) row = LentRow(args, place);
   const unsigned votes = __ballot_sync(kFullWarp, row != kNoRow);
-  if (row != kNoRow) {
+  if (is_keys) {
     const bool is_counted = table.admission.kind != Admission::Kind::kAll;
     table.infos[row] = {key, is_counted ? args.counts[place.position()] : place.times(), args.step,
                         table.clock};
     table.moves.Use(table.infos, row, table.clock);
     if (table.copies != nullptr) MarkNew(*table.copies, row);
+  }
+  if (row != kNoRow) {
+    if (!is_keys) table.infos[row] = {key, kLentCount, args.step, table.clock};
     const int at = warp_begin + __popc(votes & ((1u << lane) - 1));
     new_rows[at] = row;
     new_keys[at] = key;
@@ -267,7 +291,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   __syncwarp();
   StartRows(table, new_rows + warp_begin, new_keys + warp_begin, __popc(votes), lane);
   __syncwarp();  // another lane has written the initial values of the row's slots
-  if (row != kNoRow) {
+  if (is_keys) {
     table.MarkTime(row);
     if (table.born != nullptr) __stcg(&table.born[row], BornMark(args.step));
   }
@@ -276,7 +300,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   __syncwarp();
   bool uses_slot = false;
   if (has_claim) {
-    uses_slot = PublishSlot(args, place, key, row);
+    uses_slot = PublishSlot(args, place, key, is_keys ? row : kNoRow);
     place.task.rows[place.i] = row != kNoRow ? row : table.DefaultRow(key);
   }
   const int num_slots = __popc(__ballot_sync(kFullWarp, uses_slot));
@@ -307,7 +331,8 @@ __global__ void __launch_bounds__(kLocateThreads) TellFollowersKernel(LocateArgs
     const LocateTask& task = TaskAt(args, followed);
     const int64_t row = task.rows[followed - task.first_position];
     place.task.rows[place.i] = row;
-    if (row >= table.first_row && table.admission.kind == Admission::Kind::kAll) {
+    const bool is_keys = row >= table.first_row && !table.IsLent(row);
+    if (is_keys && table.admission.kind == Admission::Kind::kAll) {
       CountKey(args, table, row, place.times());
     }
   } else if (KindOfClaim(claim) == ClaimKind::kSlot && args.candidates != nullptr) {
@@ -337,14 +362,16 @@ __global__ void FinishKernel(LocateArgs args) {
   if (t >= args.num_tables) return;
   const DeviceTableRef& table = args.tables[t];
   TableState state = *table.state;
-  const int64_t wanted =
-      args.ranks[args.table_positions[t + 1]] - args.ranks[args.table_positions[t]];
-  const int64_t given = min(wanted, state.num_free + table.usable_rows - state.next_row);
-  const int64_t reused = min(given, state.num_free);
+  const int64_t wanted = NumRowsWanted(args, t);
+  const int64_t left = state.num_free + table.usable_rows - state.next_row;
+  const int64_t given = min(wanted, left);
+  const int64_t lent = min(static_cast<int64_t>(state.lent_asked_for), left - given);
+  const int64_t reused = min(given + lent, state.num_free);
   state.is_full = given < wanted;
   state.num_free -= reused;
-  state.next_row += given - reused;
+  state.next_row += given + lent - reused;
   state.num_keys += given;
+  state.lent_asked_for = 0;
   const int64_t taken = state.candidates_taken;
   const int64_t taken_free = min(taken, state.num_free_candidates);
   state.num_free_candidates += static_cast<int64_t>(state.candidates_freed) - taken_free;

@@ -288,7 +288,8 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    Status status = plan.tables[t]->Prepare(plan.KeysOf(t), access, step, stream, plan.batches[t]);
+    Status status =
+        plan.tables[t]->Prepare(plan.KeysOf(t), access, admits_all, step, stream, plan.batches[t]);
     if (!status.ok()) return status;
     tables.push_back(plan.tables[t]->Ref());
   }

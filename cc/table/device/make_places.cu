@@ -20,7 +20,7 @@ bool IsPlain(const PlacesArgs& places) {
   const bool by_info =
       places.first == EvictFirst::kLeastRecent || places.first == EvictFirst::kLeastFrequent;
   return places.shares.count == 1 && by_info && places.safe_steps == 0 &&
-         places.evicted_counts == nullptr;
+         places.evicted_counts == nullptr && !places.lends;
 }
 
 // A launch for one table. All threads call all methods together.
@@ -282,7 +282,7 @@ class PlaceMaker {
       const uint64_t number = may_go ? NumberOf(row, info, which) : 0;
       const bool goes = may_go && range.Takes(number);
       const bool is_tied = may_go && !goes && range.Has(number);
-      const bool is_free = is_one && info.count < 0 && info.clock < p_.reuse_from;
+      const bool is_free = is_one && info.count < 0 && info.clock < ReuseFrom(info);
       if (table_.copies != nullptr) {
         CopyForSnapshot(*table_.copies, goes ? row : kNoRow);
         __syncwarp();  // all lanes copy each row
@@ -302,6 +302,11 @@ class PlaceMaker {
     if (share != kAnyShare) AddOfBlock(num_gone, &p_.gone_of_share[share]);
   }
 
+  // A row without a key is free if it lost its key, or was lent, before that call. The call's own
+  // batch may hold rows that were lent to it before.
+  __device__ int64_t ReuseFrom(const RowInfo& info) const {
+    return !kIsPlain && info.count == kLentCount ? p_.held_from : p_.reuse_from;
+  }
   __device__ bool IsFreeAtOnce() const { return table_.clock < p_.reuse_from; }
 
   // Returns whether the index has a slot in use less. The count of a key that goes is kept,

@@ -32,7 +32,8 @@ struct PlacesArgs {
   unsigned long long* gone_of_share;  // [shares.count] of the call
   int64_t* keys_of_share;             // [shares.count] where there are several, from call to call
   bool halves_counts;  // there may be more counts of keys without a row than the budget has keys
-  int64_t held_from;   // keys trained by calls from that on stay
+  bool lends;          // rows to keys without a place
+  int64_t held_from;   // keys trained by calls from that on stay, and rows that they have lent
   int64_t reuse_from;  // rows that lost their keys from that on may be held by other batches
   PlacesState* state;
   int64_t num_blocks;           // of the launch, for which

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/device_buffer.h"
+#include "table/device/device_hash_kernels.h"
 #include "table/disk/disk_tiered_hash.h"
 #include "table/order_of_rows.h"
 
@@ -133,7 +134,20 @@ Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& keys,
     for (int64_t i = 0; i < num_without; ++i) new_keys->erase(of_share[i]);
   }
   budget_->CountOnHost(0, static_cast<int64_t>(num_new - new_keys->size()));
+  if (num_new > new_keys->size() && budget_->lends()) last_lent_ = clock_;
   return {};
+}
+
+void DiskTieredHash::ReleaseLent() {
+  if (last_lent_ == 0) return;
+  const cudaStream_t stream = streams_.own();
+  const int64_t held_since = OldestBatchLocked(), num_rows = State().next_row;
+  const StreamBuffer<bool> is_over(num_rows, stream);
+  const StreamBuffer<int64_t> rows(num_rows, stream);
+  RequireCuda(EndLending(Ref(), num_rows, held_since, is_over.data(), stream));
+  const int64_t count = SelectNumbers(is_over.data(), num_rows, rows.data(), stream);
+  if (count > 0) FreeRows(ToHost(rows.data(), count, stream));
+  if (last_lent_ < held_since) last_lent_ = 0;
 }
 
 // Rows on disk are brought, some at a time, as the score is in a slot.

@@ -182,6 +182,7 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   streams_.Use(stream);  // whose keys these are
   ReleaseRetired();
   const Alone alone(*this, std::adopt_lock);
+  ReleaseLent();
   ++clock_;
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
   const JoinedKeys joined{keys, streams_.own(), streams_.own()};
@@ -190,20 +191,24 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   Status status = disk_->FindAll(missing, &found);
   if (!status.ok()) return status;
   const auto num_found = static_cast<int64_t>(found.keys.size());
-  int64_t num_new = 0;
+  int64_t num_new = 0, num_lent = 0;
   if (access == Access::kTrain) num_new = static_cast<int64_t>(missing.size()) - num_found;
   const bool may_exceed = MayExceedBudget(num_new);
   if (!may_exceed) num_not_counted_ += num_new;
-  if (budget_ != nullptr) num_new = std::min(num_new, budget_->max_keys());  // that get a row
-  status = TakeIn(found, num_found + num_new, held_since);
+  if (budget_ != nullptr && num_new > budget_->max_keys()) {  // not all get a row
+    if (budget_->lends()) num_lent = num_new - budget_->max_keys();
+    num_new = budget_->max_keys();
+  }
+  status = TakeIn(found, num_found + num_new, num_lent, held_since);
   makes_places_ = may_exceed && status.ok();
   return status;
 }
 
-Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since) {
+Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t num_lent,
+                              int64_t held_since) {
   Status status = disk_->Erase(found.evicted);
   if (status.ok()) {
-    status = MakeFree(num_rows, static_cast<int64_t>(found.keys.size()), held_since);
+    status = MakeFree(num_rows, num_lent, static_cast<int64_t>(found.keys.size()), held_since);
   }
   return status.ok() ? MoveUp(found, held_since) : status;
 }
@@ -213,10 +218,13 @@ int64_t DiskTieredHash::NumFree() const {
   return state.num_free + std::max<int64_t>(0, MaxRows() - state.next_row);
 }
 
-Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_leaving, int64_t held_since) {
-  const int64_t lacking = num_rows - NumFree();
-  if (lacking <= 0) return {};
-  int64_t at_once = std::min(MaxRows() / kShareMoved, disk_->NumFree(num_leaving));
+Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_lent, int64_t num_leaving,
+                                int64_t held_since) {
+  const int64_t num_free = NumFree(), lacking = std::max<int64_t>(0, num_rows - num_free);
+  const int64_t wanted = num_rows + num_lent - num_free;
+  if (wanted <= 0) return {};
+  int64_t at_once = std::max(MaxRows() / kShareMoved, wanted);
+  at_once = std::min(at_once, disk_->NumFree(num_leaving));
   if (streams_.IsAfterMark(streams_.own())) at_once = std::min(at_once, RowsOnDisk::kAtOnce);
   const std::vector<int64_t> rows = RowsToMoveDown(lacking, std::max(lacking, at_once), held_since);
   const int64_t num_cold = static_cast<int64_t>(rows.size());

@@ -56,6 +56,8 @@ class DiskTieredHash : public DeviceHash {
   Status EraseBelow(const std::vector<int64_t>& keys) override;
   bool MayExceedBudget(int64_t num_new) const;
   Status MakePlaces(const std::vector<int64_t>& keys, std::unordered_set<int64_t>* new_keys);
+  // Rows that were lent become free once no batch holds them.
+  void ReleaseLent();
   void AddSlotToDisk(size_t s);
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
   // located in a call since `held_since`. These stay in memory.
@@ -65,11 +67,12 @@ class DiskTieredHash : public DeviceHash {
   std::vector<int64_t> Missing(const JoinedKeys& keys, int64_t held_since) const {
     return FindMissing(RefAt(held_since), keys.data(), keys.num_keys(), streams_.own());
   }
-  // Brings rows to memory, which then had space for `num_rows`.
-  Status TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t held_since);
+  // Brings rows to memory, which then had space for `num_rows`, and if it can, for `num_lent` more.
+  Status TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t num_lent, int64_t held_since);
   int64_t NumFree() const;
-  // Moves rows to disk until so many are free; `num_leaving` of the disk's will leave it.
-  Status MakeFree(int64_t num_rows, int64_t num_leaving, int64_t held_since);
+  // Moves rows to disk until so many are free, and if it can, `num_lent` more; `num_leaving` of the
+  // disk's will leave it.
+  Status MakeFree(int64_t num_rows, int64_t num_lent, int64_t num_leaving, int64_t held_since);
   // Cold rows that are not held: up to `most`, and at least `least` if there are so many.
   std::vector<int64_t> RowsToMoveDown(int64_t least, int64_t most, int64_t held_since) const;
   Status MoveDown(const std::vector<int64_t>& rows);
@@ -88,6 +91,7 @@ class DiskTieredHash : public DeviceHash {
   std::vector<int64_t> keys_of_shares_;
   int64_t num_not_counted_ = 0;
   bool makes_places_ = false;  // in the call whose rows were prefetched, as it may exceed the budget
+  int64_t last_lent_ = 0;      // the last call that may have lent rows; 0: no row is lent
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 

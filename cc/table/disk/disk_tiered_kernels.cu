@@ -48,6 +48,16 @@ __global__ void ChooseColdKernel(DeviceTableRef table, int64_t num_rows, int64_t
   is_cold[row] = priority != kHeld && priority <= max_priority;
 }
 
+// A thread has one row.
+__global__ void EndLendingKernel(DeviceTableRef table, int64_t num_rows, int64_t held_since,
+                                 bool* is_over) {
+  const int64_t row = ThreadIndex();
+  if (row >= num_rows) return;
+  RowInfo& info = table.infos[row];
+  is_over[row] = row >= table.first_row && info.count == kLentCount && info.clock < held_since;
+  if (is_over[row]) info.count = -1;
+}
+
 // Calls copy(address in the row, offset in the record, bytes) for a row's values and each slot.
 template <typename Copy>
 __device__ void ForParts(const DeviceTableRef& table, int64_t row, int64_t at, const Copy& copy) {
@@ -154,6 +164,13 @@ cudaError_t ChooseCold(const DeviceTableRef& table, int64_t num_rows, int64_t he
                        uint64_t max_priority, bool* is_cold, cudaStream_t stream) {
   ChooseColdKernel<<<BlocksFor(num_rows), kThreads, 0, stream>>>(table, num_rows, held_since,
                                                                  max_priority, is_cold);
+  return cudaGetLastError();
+}
+
+cudaError_t EndLending(const DeviceTableRef& table, int64_t num_rows, int64_t held_since,
+                       bool* is_over, cudaStream_t stream) {
+  EndLendingKernel<<<BlocksFor(num_rows), kThreads, 0, stream>>>(table, num_rows, held_since,
+                                                                 is_over);
   return cudaGetLastError();
 }
 

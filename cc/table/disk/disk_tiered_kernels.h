@@ -25,6 +25,11 @@ cudaError_t MeasurePriority(const DeviceTableRef& table, const int64_t* rows, in
 cudaError_t ChooseCold(const DeviceTableRef& table, int64_t num_rows, int64_t held_since,
                        uint64_t max_priority, bool* is_cold, cudaStream_t stream);
 
+// is_over: [num_rows] written: whether a row was lent by a call before `held_since`. These rows are
+// lent no longer.
+cudaError_t EndLending(const DeviceTableRef& table, int64_t num_rows, int64_t held_since,
+                       bool* is_over, cudaStream_t stream);
+
 // Copy rows to records (row_records.h) of `record_bytes` bytes, and back, all in device memory.
 // keys: [count] the rows' keys. Unpacked rows are marked as used by call table.clock.
 cudaError_t PackRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,

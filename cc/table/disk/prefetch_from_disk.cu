@@ -73,7 +73,7 @@ bool DiskTieredHash::PrefetchNext(KeysAhead* ahead) {
   Status status = disk_->Find(ahead->missing.data() + ahead->num_prefetched,
                               static_cast<int64_t>(count), &found);
   if (status.ok()) {
-    status = TakeIn(found, static_cast<int64_t>(found.keys.size()), ahead->held_since);
+    status = TakeIn(found, static_cast<int64_t>(found.keys.size()), 0, ahead->held_since);
   }
   ahead->num_prefetched += count;
   return status.ok() && ahead->num_prefetched < num_missing;
