@@ -192,6 +192,27 @@ def test_counts_of_keys_that_never_come_again_take_no_memory():
     assert len(counts) <= 15_000
 
 
+@pytest.mark.parametrize(
+    "device", [HBM, HBM_DRAM, HBM_DRAM_SSDHASH], ids=lambda storage: storage.name
+)
+def test_rows_may_be_written_over_the_keys(device):
+    # Given two tables with a budget, of which some rows are not in GPU memory
+    tables = [make_tables(device, {"rows_in_memory": 3000}, max_keys=4000)[1] for _ in range(2)]
+
+    # When one of them writes the rows that it locates over the keys
+    for step, batch in enumerate(zipf_batches(seed=1, num_batches=60, size=2000, num_keys=20_000)):
+        train(tables[0], batch, step)
+        in_place = core.DeviceArray(np.ascontiguousarray(batch))
+        number = tables[1].begin_batch()
+        tables[1].table.locate(in_place, in_place, train=True, step=step, batch=number)
+        tables[1].end_batch(number)
+
+    # Then it has the same keys
+    assert content(tables[1]) == content(tables[0])
+    assert tables[1].budget_counts() == tables[0].budget_counts()
+    assert tables[1].budget_counts()["evicted"] > 1000
+
+
 @pytest.mark.parametrize("hands_out", ["keys", "rows"])
 def test_keys_that_nobody_takes_in_time_are_missed(hands_out):
     # Given more keys that go than wait to be taken

@@ -118,11 +118,10 @@ class DeviceHash : public EmbeddingTable {
   bool claims_of_call() const {
     return budget_ != nullptr && (HasBudgetOfBytes() || has_tier_below());
   }
-  // Of a table that has rows below memory, in the middle of a call that may exceed its budget:
-  // evicts, and removes those new keys that find no place. keys: all of the call.
+  // Of a table that has rows below memory, in the middle of a call with `num_keys` keys that may
+  // exceed its budget: evicts, and removes those new keys that find no place.
   virtual bool makes_places_on_host() const { return false; }
-  virtual Status MakePlacesOnHost(const std::vector<int64_t>& /*keys*/,
-                                  std::unordered_set<int64_t>* /*new_keys*/) {
+  virtual Status MakePlacesOnHost(int64_t /*num_keys*/, std::unordered_set<int64_t>* /*new_keys*/) {
     return {};
   }
   Status CheckFull(cudaStream_t stream);
@@ -225,13 +224,18 @@ class DeviceHash : public EmbeddingTable {
   Status FitIntoBudget(KeyedRows* given);
   std::vector<int64_t> KeysOfShares() const;
   int64_t NumKeysOfTiers() const;
-  // Evicts the lowest, so many of each share, of the keys that may go and are none of `kept`, and of
+  // Keys that stay: those of batches in flight, those trained by call `since` or later, and `keys`.
+  struct Kept {
+    int64_t since;
+    std::unordered_set<int64_t> keys;
+  };
+  // Evicts the lowest, so many of each share, of the keys that do not stay and are not safe, and of
   // `more`, which the table does not have: these are appended to `dropped` instead.
-  Status EvictLowest(const std::vector<int64_t>& num_to_go, const std::unordered_set<int64_t>& kept,
+  Status EvictLowest(const std::vector<int64_t>& num_to_go, const Kept& kept,
                      const std::vector<EvictionCandidate>& more,
                      std::unordered_set<int64_t>* dropped);
-  // The keys in memory that may go, in any order: none of `kept`, no safe one, and none in use.
-  std::vector<EvictionCandidate> Candidates(const std::unordered_set<int64_t>& kept) const;
+  // Those in memory, in any order.
+  std::vector<EvictionCandidate> Candidates(const Kept& kept) const;
   // Of a table that has rows below memory: its budget is of both. Rows of keys that went become
   // free as those that are erased.
   virtual void CountBelow(std::vector<int64_t>* /*of_shares*/) const {}
@@ -276,9 +280,9 @@ class DeviceHash : public EmbeddingTable {
   TableReport* report_ = nullptr;  // page-locked
   int64_t usable_rows_ = 0, usable_candidates_ = 0, bloom_bytes_ = 0;
 
-  int64_t enqueued_ = 0;     // keys, for training
+  int64_t enqueued_ = 0;      // keys, for training
   int64_t most_of_call_ = 0;  // of them
-  int64_t rebuilt_at_ = 0;  // of them, when the index was made anew
+  int64_t rebuilt_at_ = 0;    // of them, when the index was made anew
   cudaStream_t training_stream_ = nullptr;
   bool may_be_full_ = false;
   Status full_because_;

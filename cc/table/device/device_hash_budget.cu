@@ -138,14 +138,13 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   }
 }
 
-std::vector<EvictionCandidate> DeviceHash::Candidates(
-    const std::unordered_set<int64_t>& keys) const {
+std::vector<EvictionCandidate> DeviceHash::Candidates(const Kept& kept) const {
   const std::vector<RowInfo> infos = ToHost(ref_.infos, State().next_row, streams_.own());
-  const int64_t oldest_batch = OldestBatchLocked();
+  const int64_t held_from = std::min(kept.since, OldestBatchLocked());
   std::vector<int64_t> rows;
   for (int64_t row = first_row(); row < static_cast<int64_t>(infos.size()); ++row) {
     const RowInfo& info = infos[row];
-    const bool may_go = info.count >= 0 && info.clock < oldest_batch && keys.count(info.key) == 0;
+    const bool may_go = info.count >= 0 && info.clock < held_from && kept.keys.count(info.key) == 0;
     if (may_go) rows.push_back(row);
   }
   const std::vector<char> born = OfSlot(born_slot_, rows);
@@ -229,14 +228,14 @@ Status DeviceHash::FitIntoBudget(KeyedRows* given) {
   std::vector<EvictionCandidate> candidates;
   for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
   std::unordered_set<int64_t> dropped;
-  status = EvictLowest(num_to_go, {given->keys.begin(), given->keys.end()}, candidates, &dropped);
+  const Kept kept = {clock_ + 1, {given->keys.begin(), given->keys.end()}};
+  status = EvictLowest(num_to_go, kept, candidates, &dropped);
   DropRows(dropped, given);
   budget_->CountOnHost(0, static_cast<int64_t>(dropped.size()));
   return status;
 }
 
-Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go,
-                               const std::unordered_set<int64_t>& kept,
+Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go, const Kept& kept,
                                const std::vector<EvictionCandidate>& more,
                                std::unordered_set<int64_t>* dropped) {
   const Budget& budget = options_.budget;
@@ -254,7 +253,7 @@ Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go,
       if (of_share != nullptr) of_share->Add({candidate});
     }
   }
-  Status status = FindBelow(lowest, kept);
+  Status status = FindBelow(lowest, kept.keys);
   if (!status.ok()) return status;
   std::vector<int64_t> keys, rows, below;  // in memory, and not
   for (const auto& of_share : lowest) {

@@ -31,7 +31,7 @@ struct TableState {
   // The running call:
   unsigned long long candidates_taken, candidates_freed;
   unsigned long long lent_asked_for;  // rows, by keys without a place
-  int32_t is_full;  // some keys of the call got no row
+  int32_t is_full;                    // some keys of the call got no row
 
   // How many rows will have been in use when so many new keys more have got theirs.
   int64_t RowsWith(int64_t num_keys) const {

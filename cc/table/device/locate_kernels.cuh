@@ -230,7 +230,8 @@ __device__ bool PutIntoIndex(const LocateArgs& args, const LocatePlace& place, i
   const int64_t number = has_row ? row : KeepCandidate(args, place, key);
   if (former == 0) {
     __threadfence();  // the candidate is written before its number is in the index
-    index.PutInto(index.AreaOf(hash), hash, has_row ? SlotKind::kRow : SlotKind::kCandidate, number);
+    index.PutInto(index.AreaOf(hash), hash, has_row ? SlotKind::kRow : SlotKind::kCandidate,
+                  number);
   } else if (has_row) {
     const uint32_t tag = IndexRef::TagOf(hash);
     index.Replace(hash, SlotWord::Make(tag, SlotKind::kCandidate, former - 1),

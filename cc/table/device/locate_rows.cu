@@ -162,7 +162,8 @@ cudaError_t HalveCountsOfTables(const LocatePlan& plan, const std::vector<Device
   return cudaSuccess;
 }
 
-// Of the table's keys, those that are to get a row, and where each of them comes first.
+// Of the table's keys, those that are to get a row, and where each of them comes first. The others
+// may be overwritten by their rows already, as `rows` may be `keys`.
 std::unordered_map<int64_t, int64_t> NewKeys(const std::vector<int64_t>& keys,
                                              const std::vector<int32_t>& gets_row) {
   std::unordered_map<int64_t, int64_t> at;
@@ -186,7 +187,7 @@ Status MakePlacesOnHost(const LocatePlan& plan, const LocateArgs& args, size_t t
   const auto at = NewKeys(keys, gets_row);
   std::unordered_set<int64_t> new_keys;
   for (const auto& [key, i] : at) new_keys.insert(key);
-  const Status status = plan.tables[t]->MakePlacesOnHost(keys, &new_keys);
+  const Status status = plan.tables[t]->MakePlacesOnHost(plan.KeysOf(t), &new_keys);
   if (!status.ok() || new_keys.size() == at.size()) return status;
   for (const auto& [key, i] : at) gets_row[i] = new_keys.count(key) > 0;
   const size_t bytes = gets_row.size() * sizeof(int32_t);

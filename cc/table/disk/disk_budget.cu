@@ -1,5 +1,5 @@
-// A budget of a DiskTieredHash, which is of both tiers. Places are made on the host in the middle of a
-// call, when it is known which keys get a row.
+// A budget of a DiskTieredHash, which is of both tiers. Places are made on the host in the middle
+// of a call, when it is known which keys get a row.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -46,8 +46,8 @@ Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
     if (born_slot_ >= 0) std::memcpy(&born, slots + slot_at[born_slot_], sizeof(born));
     return IsSafe(born, last_step_, options_.budget.safe_steps);
   };
-  const Status status = disk_->Visit(
-      [&](int64_t key, const RecordHead& head, const char* values, const char* slots) {
+  const Status status =
+      disk_->Visit([&](int64_t key, const RecordHead& head, const char* values, const char* slots) {
         if (lowest[options_.budget.ShareOf(key)] == nullptr || kept.count(key) > 0) return;
         if (is_safe(slots)) return;
         some.keys.push_back(key);
@@ -84,21 +84,18 @@ bool DiskTieredHash::MayExceedBudget(int64_t num_new) const {
   return false;
 }
 
-Status DiskTieredHash::MakePlacesOnHost(const std::vector<int64_t>& keys,
-                                        std::unordered_set<int64_t>* new_keys) {
+Status DiskTieredHash::MakePlacesOnHost(int64_t num_keys, std::unordered_set<int64_t>* new_keys) {
   makes_places_ = false;
   if (new_keys->empty()) return {};
   const Alone alone(*this, std::adopt_lock);
-  // The state does not have the keys of this call yet.
-  const auto num_keys = static_cast<int64_t>(keys.size());
-  enqueued_ -= num_keys;
-  const Status status = MakePlaces(keys, new_keys);
+  enqueued_ -= num_keys;  // the state does not have the keys of this call yet
+  const Status status = MakePlaces(new_keys);
   enqueued_ += num_keys;
   return status;
 }
 
-Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& keys,
-                                  std::unordered_set<int64_t>* new_keys) {
+// The keys that the call has found stay: their rows are of this call.
+Status DiskTieredHash::MakePlaces(std::unordered_set<int64_t>* new_keys) {
   const Budget& budget = options_.budget;
   const int64_t num_shares = budget.shares_of_rank();
   if (keys_of_shares_.empty() || num_not_counted_ > 0) keys_of_shares_ = KeysOfShares();
@@ -117,7 +114,7 @@ Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& keys,
   if (is_over) {
     disk_->CompleteEviction();
     std::unordered_set<int64_t> none;
-    const Status status = EvictLowest(num_to_go, {keys.begin(), keys.end()}, {}, &none);
+    const Status status = EvictLowest(num_to_go, {clock_, {}}, {}, &none);
     keys_of_shares_ = KeysOfShares();
     if (!status.ok()) return status;
   }
@@ -129,8 +126,9 @@ Status DiskTieredHash::MakePlaces(const std::vector<int64_t>& keys,
     keys_of_shares_[s] += std::min<int64_t>(of_share.size(), places);
     if (num_without <= 0) continue;
     // As PlaceMaker: the new keys with the lowest hashes.
-    std::nth_element(of_share.begin(), of_share.begin() + num_without - 1, of_share.end(),
-                     [](int64_t a, int64_t b) { return IndexRef::HashOf(a) < IndexRef::HashOf(b); });
+    std::nth_element(
+        of_share.begin(), of_share.begin() + num_without - 1, of_share.end(),
+        [](int64_t a, int64_t b) { return IndexRef::HashOf(a) < IndexRef::HashOf(b); });
     for (int64_t i = 0; i < num_without; ++i) new_keys->erase(of_share[i]);
   }
   budget_->CountOnHost(0, static_cast<int64_t>(num_new - new_keys->size()));

@@ -160,8 +160,8 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
   const int64_t since = changes_only ? changes_.MarkOf(follower).clock : 0;
   if (eviction.kind != Eviction::Kind::kNone) keys_of_shares_.clear();
   auto memory = DeviceHash::TakeSnapshot(changes_only, eviction, step, follower);
-  return disk_->TakeSnapshot(std::move(memory), changes_only, since, {AsOfNow(eviction), step, clock_},
-                             &mutex_, &changes_);
+  return disk_->TakeSnapshot(std::move(memory), changes_only, since,
+                             {AsOfNow(eviction), step, clock_}, &mutex_, &changes_);
 }
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
@@ -174,8 +174,7 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
     int64_t num_keys = 0, since = 0;
     for (const DeviceKeys& some : keys) num_keys += some.num_keys;
     const TableState state = Reported(&since);
-    const bool fits =
-        state.RowsWith(since + num_keys) <= MaxRows() && !MayExceedBudget(num_keys);
+    const bool fits = state.RowsWith(since + num_keys) <= MaxRows() && !MayExceedBudget(num_keys);
     if (access == Access::kTrain && fits) num_not_counted_ += num_keys;
     if (access == Access::kRead || fits) return {};
   }

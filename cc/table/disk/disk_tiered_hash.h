@@ -48,14 +48,13 @@ class DiskTieredHash : public DeviceHash {
  private:
   // A budget is of both tiers: disk_budget.cu.
   bool makes_places_on_host() const override { return makes_places_; }
-  Status MakePlacesOnHost(const std::vector<int64_t>& keys,
-                          std::unordered_set<int64_t>* new_keys) override;
+  Status MakePlacesOnHost(int64_t num_keys, std::unordered_set<int64_t>* new_keys) override;
   void CountBelow(std::vector<int64_t>* of_shares) const override;
   Status FindBelow(const LowestOfShares& lowest,
                    const std::unordered_set<int64_t>& kept) const override;
   Status EraseBelow(const std::vector<int64_t>& keys) override;
   bool MayExceedBudget(int64_t num_new) const;
-  Status MakePlaces(const std::vector<int64_t>& keys, std::unordered_set<int64_t>* new_keys);
+  Status MakePlaces(std::unordered_set<int64_t>* new_keys);
   // Rows that were lent become free once no batch holds them.
   void ReleaseLent();
   void AddSlotToDisk(size_t s);
@@ -90,8 +89,9 @@ class DiskTieredHash : public DeviceHash {
   // exceed it are not counted.
   std::vector<int64_t> keys_of_shares_;
   int64_t num_not_counted_ = 0;
-  bool makes_places_ = false;  // in the call whose rows were prefetched, as it may exceed the budget
-  int64_t last_lent_ = 0;      // the last call that may have lent rows; 0: no row is lent
+  bool makes_places_ =
+      false;               // in the call whose rows were prefetched, as it may exceed the budget
+  int64_t last_lent_ = 0;  // the last call that may have lent rows; 0: no row is lent
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 
