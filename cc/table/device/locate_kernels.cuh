@@ -242,10 +242,13 @@ __device__ bool PutIntoIndex(const LocateArgs& args, const LocatePlace& place, i
 
 // Writes the final word of a claimed slot: the key's row or candidate, or frees the slot if the key
 // has neither. Returns whether the index has one more slot in use.
+template <bool kHasBudget>
 __device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, int64_t key,
                             int64_t row) {
+  if (kHasBudget && ClaimsOfCall(args, place.task.table)) {
+    return PutIntoIndex(args, place, key, row);
+  }
   const IndexRef& index = place.table.index;
-  if (ClaimsOfCall(args, place.task.table)) return PutIntoIndex(args, place, key, row);
   uint64_t* slot = index.slots + NumberOfClaim(args.claims[place.position()]);
   const uint32_t tag = IndexRef::TagOf(IndexRef::HashOf(key));
   const bool was_candidate = args.candidates != nullptr && args.candidates[place.position()] != 0;
@@ -262,7 +265,9 @@ __device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, in
   return !was_candidate;
 }
 
-// A thread has one key; a warp writes the rows of its 32 keys together.
+// A thread has one key; a warp writes the rows of its 32 keys together. kHasBudget: some tables
+// have one.
+template <bool kHasBudget>
 __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args) {
   __shared__ int64_t new_rows[kLocateThreads], new_keys[kLocateThreads];
   const LocatePlace place = LocatePlace::Of(args);
@@ -274,7 +279,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   const int64_t key = has_claim ? place.task.keys[place.i] : 0;
   int64_t row = has_claim ? NewRow(args, place) : kNoRow;
   const bool is_keys = row != kNoRow;
-  if (has_claim && !is_keys) row = LentRow(args, place);
+  if (kHasBudget && has_claim && !is_keys) row = LentRow(args, place);
   const unsigned votes = __ballot_sync(kFullWarp, row != kNoRow);
   if (is_keys) {
     const bool is_counted = table.admission.kind != Admission::Kind::kAll;
@@ -284,7 +289,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
     if (table.copies != nullptr) MarkNew(*table.copies, row);
   }
   if (row != kNoRow) {
-    if (!is_keys) table.infos[row] = {key, kLentCount, args.step, table.clock};
+    if (kHasBudget && !is_keys) table.infos[row] = {key, kLentCount, args.step, table.clock};
     const int at = warp_begin + __popc(votes & ((1u << lane) - 1));
     new_rows[at] = row;
     new_keys[at] = key;
@@ -301,7 +306,7 @@ __global__ void __launch_bounds__(kLocateThreads) GiveRowsKernel(LocateArgs args
   __syncwarp();
   bool uses_slot = false;
   if (has_claim) {
-    uses_slot = PublishSlot(args, place, key, is_keys ? row : kNoRow);
+    uses_slot = PublishSlot<kHasBudget>(args, place, key, is_keys ? row : kNoRow);
     place.task.rows[place.i] = row != kNoRow ? row : table.DefaultRow(key);
   }
   const int num_slots = __popc(__ballot_sync(kFullWarp, uses_slot));

@@ -24,6 +24,7 @@ struct LocatePlan {
   std::vector<int64_t> first_positions = {0}, table_positions = {0};
   BlockPlan blocks;
   bool has_filter = false, has_bloom = false, has_reads = false, has_decay = false;
+  bool has_budget = false;
   // Each table's, of two slots for each key if its new keys claim none of its index.
   std::vector<IndexArea> claim_areas;
   bool claims_of_call = false;
@@ -53,6 +54,7 @@ LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) 
       plan.has_filter |= kind != Admission::Kind::kAll;
       plan.has_bloom |= kind == Admission::Kind::kBloom;
       plan.has_decay |= requests[r].table->options().budget.decay_steps > 0;
+      plan.has_budget |= requests[r].table->options().budget.is_given();
       plan.claims_of_call |= requests[r].table->claims_of_call();
     }
     requests_of[at->second].push_back(r);
@@ -255,7 +257,8 @@ cudaError_t LaunchGiving(const LocatePlan& plan, const LocateArgs& args, LocateS
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   error = scratch->Scan(args, plan.num_positions(), stream);
   if (error != cudaSuccess) return error;
-  GiveRowsKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
+  const auto give = plan.has_budget ? &GiveRowsKernel<true> : &GiveRowsKernel<false>;
+  give<<<blocks, kLocateThreads, 0, stream>>>(args);
   TellFollowersKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   if (plan.has_reads) WriteReadsKernel<true><<<blocks, kLocateThreads, 0, stream>>>(args);
   constexpr int kTableThreads = 128;

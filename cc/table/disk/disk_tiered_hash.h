@@ -89,9 +89,8 @@ class DiskTieredHash : public DeviceHash {
   // exceed it are not counted.
   std::vector<int64_t> keys_of_shares_;
   int64_t num_not_counted_ = 0;
-  bool makes_places_ =
-      false;               // in the call whose rows were prefetched, as it may exceed the budget
-  int64_t last_lent_ = 0;  // the last call that may have lent rows; 0: no row is lent
+  bool makes_places_ = false;         // in the call that is prepared, which may exceed the budget
+  int64_t last_lent_ = 0;             // the last call that may have lent rows; 0: no row is lent
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
 };
 
