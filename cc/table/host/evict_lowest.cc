@@ -77,22 +77,24 @@ Status HostShards::FindLowest(const std::vector<int64_t>& num_to_go, int64_t ste
   return status;
 }
 
-// A place in the order below which a sample expects some more keys than `count`.
+// A place in the order below which a sample expects some more keys than `count`. Of the whole order,
+// as many keys may have the same score.
 EvictionOrder HostShards::GuessBound(int64_t count, int64_t step) const {
   constexpr int64_t kStride = 61;
   const OrderOfRow order_of(options(), step);
   const RowInfos& infos = store_.infos();
-  std::vector<uint64_t> scores;
+  std::vector<EvictionOrder> orders;
   for (int64_t row = first_row(); row < store_.num_rows(); row += kStride) {
     if (!infos.IsKeys(row)) continue;
+    const int64_t version = infos.VersionOf(row);
     const char* score = score_slot_ < 0 ? nullptr : store_.SlotRow(score_slot_, row);
-    scores.push_back(
-        order_of.Score(infos.CountOf(row), infos.VersionOf(row), store_.Row(row), score));
+    const uint64_t by_score = order_of.Score(infos.CountOf(row), version, store_.Row(row), score);
+    orders.push_back(order_of.Order(by_score, version, infos.KeyOf(row)));
   }
-  const int64_t at = count / kStride * 5 / 4 + 64;
-  if (at >= static_cast<int64_t>(scores.size())) return LowestKeys::kLast;
-  std::nth_element(scores.begin(), scores.begin() + at, scores.end());
-  return {scores[at], LowestKeys::kLast.version, LowestKeys::kLast.hash};
+  const int64_t at = count / kStride * 9 / 8 + 64;
+  if (at >= static_cast<int64_t>(orders.size())) return LowestKeys::kLast;
+  std::nth_element(orders.begin(), orders.begin() + at, orders.end());
+  return orders[at];
 }
 
 void HostShards::FindInMemory(const LowestOfShares& lowest, int64_t step,
