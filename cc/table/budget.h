@@ -39,8 +39,8 @@ struct Budget {
   int64_t safe_steps = 0;   // a key that got its row in one of so many last steps does not go
   HandsOut hands_out = HandsOut::kNothing;
   // 0: the table has one budget. Else the keys of all ranks are divided by their owner hash into so
-  // many shares, a multiple of num_ranks, each with a budget of its own: with max_keys the same keys
-  // go on any number of ranks that divides num_shares.
+  // many shares, a multiple of num_ranks, each with a budget of its own: with max_keys the same
+  // keys go on any number of ranks that divides num_shares.
   int64_t num_shares = 0;
   int64_t rank = 0, num_ranks = 1;
 

@@ -51,7 +51,7 @@ class Pair:
         self.step += 1
 
     def stored(self, values):
-        """As the table has them: numbers of 16 bits as uint16."""
+        """The values as the table has them: numbers of 16 bits as uint16."""
         values = to_storage(values, self.dtype)
         return values.view(np.uint16) if self.dtype == "float16" else values
 

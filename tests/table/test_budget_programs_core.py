@@ -6,6 +6,7 @@ from table.budget_programs import Program, run_for
 
 SECONDS = 300  # of a part of the hour
 
+
 @pytest.mark.parametrize("storage", storages.ALL)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize(

@@ -415,7 +415,7 @@ def options_of(distribution, **options):
 
 
 def first_values(distribution, keys, **options):
-    """What keys start as, of a table in host memory without a budget."""
+    """The rows that keys start as, in host memory without a budget."""
     table = DRAM.make_table(DIM, **options_of(distribution, **options))
     rows = table.locate(keys, train=True)
     return table.rows[rows]

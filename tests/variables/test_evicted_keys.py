@@ -108,9 +108,8 @@ def test_a_hook_hands_out_every_few_steps_and_at_the_end():
             for _ in range(8):
                 session.run(train)
                 calls.append(len(taken.calls))
-
-    # After the first step, and after each three; 24 keys then exceed the budget. A table keeps no
-    # more than an eighth of its budget and what one eviction takes: the last ones.
+    # After the first step, and after each three; 24 keys then exceed the budget.A table keeps no
+    # more than an eighth of its budget and what one eviction takes : the last ones.
     assert calls == [0, 0, 0, 1, 1, 1, 2, 2] and len(taken.calls) == 3
     assert {name for name, _ in taken.calls} == {"user"}
     assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
@@ -169,9 +168,7 @@ def evict(tables, folder):
         pytest.param(("dram", "disk"), id="dram+disk"),
         pytest.param(("hbm",), id="hbm", marks=pytest.mark.gpu),
         pytest.param(("hbm", "dram"), id="hbm+dram", marks=pytest.mark.gpu),
-        pytest.param(
-            ("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu
-        ),
+        pytest.param(("hbm", "dram", "disk"), id="hbm+dram+disk", marks=pytest.mark.gpu),
     ],
 )
 def test_keys_that_expire_are_handed_out_once(tiers, expel, tmp_path):

@@ -40,9 +40,9 @@ class DeviceBudgetBytes {
   int64_t NumKeys(int64_t max_bytes) const {
     return Quotient(max_bytes - fixed_, rows_per_key_ * per_row_ + per_key_);
   }
-  // Of a table that has rows on disk below memory for `max_rows`: these are there and each key has
-  // a record. While keys are chosen to go, the host has what is kept of each row in memory, and the
-  // row where norms are compared.
+  // As NumKeys, where rows on disk are below memory for `max_rows`: these are there and each key
+  // has a record. While keys are chosen to go, the host has what is kept of each row in memory, and
+  // the row where norms are compared.
   int64_t NumKeysAboveDisk(int64_t max_bytes, int64_t max_rows) const {
     const double per_row = per_row_ + kChoosingBytes + static_cast<double>(row_bytes_);
     const double per_key = per_key_ + on_disk_;
@@ -70,10 +70,10 @@ class DeviceBudgetBytes {
   // A filter counts as many keys as the table has, and those of a call, which take more than the
   // budget if they are more than so large a part of its keys.
   static constexpr double kCountsOfCall = 0.125;
-  // Of a count and its place in a list of free ones, in memory that grows by a quarter.
+  // A count, and its place in a list of free ones, in memory that grows by a quarter.
   static constexpr double kCountBytes = 1.25 * (2 * sizeof(int64_t) + sizeof(int64_t));
 
-  // Of a row, in lists of what is kept of it, of its order and of candidates.
+  // What a row takes in lists of what is kept of it, of its order and of candidates.
   static constexpr int64_t kChoosingBytes = 16 * sizeof(int64_t);
 
   static int64_t Quotient(int64_t bytes, double per_key) {

@@ -118,8 +118,8 @@ class DeviceHash : public EmbeddingTable {
   bool claims_of_call() const {
     return budget_ != nullptr && (HasBudgetOfBytes() || has_tier_below());
   }
-  // Of a table that has rows below memory, in the middle of a call with `num_keys` keys that may
-  // exceed its budget: evicts, and removes those new keys that find no place.
+  // In the middle of a call with `num_keys` keys that may exceed the budget of memory and a tier
+  // below: evicts, and removes those new keys that find no place.
   virtual bool makes_places_on_host() const { return false; }
   virtual Status MakePlacesOnHost(int64_t /*num_keys*/, std::unordered_set<int64_t>* /*new_keys*/) {
     return {};
@@ -236,8 +236,8 @@ class DeviceHash : public EmbeddingTable {
                      std::unordered_set<int64_t>* dropped);
   // Those in memory, in any order.
   std::vector<EvictionCandidate> Candidates(const Kept& kept) const;
-  // Of a table that has rows below memory: its budget is of both. Rows of keys that went become
-  // free as those that are erased.
+  // Where a tier below memory has rows, the budget is of both. Rows of keys that went become free
+  // as those that are erased.
   virtual void CountBelow(std::vector<int64_t>* /*of_shares*/) const {}
   virtual Status FindBelow(const LowestOfShares& /*lowest*/,
                            const std::unordered_set<int64_t>& /*kept*/) const {

@@ -164,8 +164,8 @@ cudaError_t HalveCountsOfTables(const LocatePlan& plan, const std::vector<Device
   return cudaSuccess;
 }
 
-// Of the table's keys, those that are to get a row, and where each of them comes first. The others
-// may be overwritten by their rows already, as `rows` may be `keys`.
+// The keys of a table that are to get a row, and where each of them comes first. The others may be
+// overwritten by their rows already, as `rows` may be `keys`.
 std::unordered_map<int64_t, int64_t> NewKeys(const std::vector<int64_t>& keys,
                                              const std::vector<int32_t>& gets_row) {
   std::unordered_map<int64_t, int64_t> at;

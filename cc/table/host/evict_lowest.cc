@@ -77,8 +77,8 @@ Status HostShards::FindLowest(const std::vector<int64_t>& num_to_go, int64_t ste
   return status;
 }
 
-// A place in the order below which a sample expects some more keys than `count`. Of the whole order,
-// as many keys may have the same score.
+// A place in the order below which a sample expects some more keys than `count`. It is one of the
+// whole order, as many keys may have the same score.
 EvictionOrder HostShards::GuessBound(int64_t count, int64_t step) const {
   constexpr int64_t kStride = 61;
   const OrderOfRow order_of(options(), step);
