@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "table/lowest_keys.h"
 #include "table/table_options.h"
 
 namespace group_embedding {
@@ -17,7 +18,7 @@ class DeviceBudgetBytes {
   // memories.
   DeviceBudgetBytes(const TableOptions& options, int64_t bytes_per_row, int64_t num_arrays,
                     int64_t first_row, bool moves)
-      : rows_per_key_(RowsPerKey(options.budget)), row_bytes_(options.dim * SizeOf(options.dtype)) {
+      : rows_per_key_(RowsPerKey(options.budget)) {
     const int64_t handed_out = HandedOutBytes(options);
     // Rows have three bits each, and places in lists of free rows and of rows that move. A key has
     // its part of the index, and of the former one while that is made anew, and a quarter of a key
@@ -41,15 +42,15 @@ class DeviceBudgetBytes {
     return Quotient(max_bytes - fixed_, rows_per_key_ * per_row_ + per_key_);
   }
   // As NumKeys, where rows on disk are below memory for `max_rows`: these are there and each key
-  // has a record. While keys are chosen to go, the host has what is kept of each row in memory, and
-  // the row where norms are compared.
+  // has a record. While keys are chosen to go, the host has some rows of the table, and two
+  // candidates for each key that goes.
   int64_t NumKeysAboveDisk(int64_t max_bytes, int64_t max_rows) const {
-    const double per_row = per_row_ + kChoosingBytes + static_cast<double>(row_bytes_);
-    const double per_key = per_key_ + on_disk_;
-    const int64_t left = max_bytes - fixed_;
-    const int64_t all = Quotient(left, rows_per_key_ * per_row + per_key);
+    const double chosen = 2 * (rows_per_key_ - 1) * sizeof(EvictionCandidate);
+    const double per_key = per_key_ + on_disk_ + chosen;
+    const int64_t left = max_bytes - fixed_ - kChoosing;
+    const int64_t all = Quotient(left, rows_per_key_ * per_row_ + per_key);
     if (rows_per_key_ * static_cast<double>(all) <= static_cast<double>(max_rows)) return all;
-    return Quotient(left - static_cast<int64_t>(per_row * static_cast<double>(max_rows)), per_key);
+    return Quotient(left - static_cast<int64_t>(per_row_ * static_cast<double>(max_rows)), per_key);
   }
 
   // Keys that went wait for other batches that may hold their rows, those of one eviction.
@@ -73,15 +74,13 @@ class DeviceBudgetBytes {
   // A count, and its place in a list of free ones, in memory that grows by a quarter.
   static constexpr double kCountBytes = 1.25 * (2 * sizeof(int64_t) + sizeof(int64_t));
 
-  // What a row takes in lists of what is kept of it, of its order and of candidates.
-  static constexpr int64_t kChoosingBytes = 16 * sizeof(int64_t);
+  static constexpr int64_t kChoosing = int64_t{8} << 20;  // rows that are looked at together
 
   static int64_t Quotient(int64_t bytes, double per_key) {
     return static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, bytes)) / per_key);
   }
 
   const double rows_per_key_;
-  const int64_t row_bytes_;
   double per_row_, per_key_, on_disk_;
   int64_t fixed_;
 };

@@ -93,10 +93,7 @@ class DeviceHash : public EmbeddingTable {
   std::mutex& mutex() const { return mutex_; }
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
-  virtual Status PrefetchRowsOf(const std::vector<DeviceKeys>&, Access, int64_t /*step*/,
-                                cudaStream_t) {
-    return {};
-  }
+  virtual Status PrefetchRowsOf(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
   // Rows on disk of the next batch, ahead of it: PrefetchAhead takes its keys; PrefetchSome brings
   // some rows while `stream` goes on, and returns whether there may be more; IsPrefetching: whether
   // there is something to do for it. Holding the mutex, but for AwaitMark, after which PrefetchSome
@@ -191,7 +188,7 @@ class DeviceHash : public EmbeddingTable {
   void ReadEvicted() const;
   Status GrowRows(int64_t num_rows);
   Status GrowCandidates(int64_t num_candidates);
-  Status MakeIndexSpace(const TableState& state, int64_t more_keys, bool is_rebuilt,
+  Status MakeIndexSpace(const TableState& state, int64_t enqueued, bool is_rebuilt,
                         int64_t num_keys, cudaStream_t stream);
   Status GrowIndex(const GrowingIndex::Work& work, cudaStream_t stream);
   void RebuildIndex(cudaStream_t stream);
@@ -234,8 +231,10 @@ class DeviceHash : public EmbeddingTable {
   Status EvictLowest(const std::vector<int64_t>& num_to_go, const Kept& kept,
                      const std::vector<EvictionCandidate>& more,
                      std::unordered_set<int64_t>* dropped);
-  // Those in memory, in any order.
-  std::vector<EvictionCandidate> Candidates(const Kept& kept) const;
+  // Adds those in memory that may go, some rows at a time.
+  void AddCandidates(const Kept& kept, const LowestOfShares& lowest) const;
+  void AddCandidatesOf(int64_t begin, int64_t num_rows, const Kept& kept,
+                       const LowestOfShares& lowest) const;
   // Where a tier below memory has rows, the budget is of both. Rows of keys that went become free
   // as those that are erased.
   virtual void CountBelow(std::vector<int64_t>* /*of_shares*/) const {}
@@ -292,7 +291,7 @@ class DeviceHash : public EmbeddingTable {
   int64_t minute_ = 0;                                     // that SetTime has set; 0: none
   int64_t last_step_ = -1;                                 // that was trained
   std::optional<PlacesArgs> places_;
-  std::deque<Retired> retired_;  // without a budget, which finds rows of erased keys
+  std::deque<Retired> retired_;  // a budget without a disk finds rows of erased keys itself
   int64_t clock_ = 0;
   std::multiset<int64_t> batches_;
   mutable ChangeLog changes_;

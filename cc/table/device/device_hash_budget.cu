@@ -124,8 +124,8 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   const cudaStream_t stream = streams_.own();
   for (int64_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
     const int64_t count = std::min(kRowsAtOnce, num_rows - begin);
-    const DeviceBuffer<RowInfo> infos(count);
-    const DeviceBuffer<char> values(count * RowBytes());
+    const StreamBuffer<RowInfo> infos(count, stream);
+    const StreamBuffer<char> values(count * RowBytes(), stream);
     RequireCuda(InfosOfRows(Ref(), device_rows + begin, count, infos.data(), stream));
     RequireCuda(GatherRows(ref_.rows, device_rows + begin, count, static_cast<int32_t>(RowBytes()),
                            values.data(), stream));
@@ -138,49 +138,59 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   }
 }
 
-std::vector<EvictionCandidate> DeviceHash::Candidates(const Kept& kept) const {
-  const std::vector<RowInfo> infos = ToHost(ref_.infos, State().next_row, streams_.own());
+void DeviceHash::AddCandidates(const Kept& kept, const LowestOfShares& lowest) const {
+  constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
+  const int64_t at_once = std::clamp<int64_t>(kBytesAtOnce / RowBytes(), 1 << 10, 1 << 14);
+  const int64_t end = State().next_row;
+  for (int64_t begin = first_row(); begin < end; begin += at_once) {
+    AddCandidatesOf(begin, std::min(at_once, end - begin), kept, lowest);
+  }
+}
+
+void DeviceHash::AddCandidatesOf(int64_t begin, int64_t num_rows, const Kept& kept,
+                                 const LowestOfShares& lowest) const {
+  const Budget& budget = options_.budget;
+  const std::vector<RowInfo> infos = ToHost(ref_.infos + begin, num_rows, streams_.own());
   const int64_t held_from = std::min(kept.since, OldestBatchLocked());
   std::vector<int64_t> rows;
-  for (int64_t row = first_row(); row < static_cast<int64_t>(infos.size()); ++row) {
-    const RowInfo& info = infos[row];
-    const bool may_go = info.count >= 0 && info.clock < held_from && kept.keys.count(info.key) == 0;
-    if (may_go) rows.push_back(row);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const RowInfo& info = infos[i];
+    if (info.count < 0 || info.clock >= held_from || kept.keys.count(info.key) > 0) continue;
+    if (lowest[budget.ShareOf(info.key)] != nullptr) rows.push_back(begin + i);
   }
   const std::vector<char> born = OfSlot(born_slot_, rows);
   if (!born.empty()) {
     const auto* marks = reinterpret_cast<const uint32_t*>(born.data());
     int64_t num_kept = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
-      if (!IsSafe(marks[i], last_step_, options_.budget.safe_steps)) rows[num_kept++] = rows[i];
+      if (!IsSafe(marks[i], last_step_, budget.safe_steps)) rows[num_kept++] = rows[i];
     }
     rows.resize(num_kept);
   }
   KeyedRows found;
   found.slots.resize(slots_.size());
   for (const int64_t row : rows) {
-    found.keys.push_back(infos[row].key);
-    found.counts.push_back(infos[row].count);
-    found.versions.push_back(infos[row].version);
+    const RowInfo& info = infos[row - begin];
+    found.keys.push_back(info.key);
+    found.counts.push_back(info.count);
+    found.versions.push_back(info.version);
   }
   if (ScoreSlot() >= 0) found.slots[ScoreSlot()] = OfSlot(ScoreSlot(), rows);
-  if (options_.budget.first == EvictFirst::kSmallestNorm) {
+  if (budget.first == EvictFirst::kSmallestNorm) {
     found.values = OfRows(ref_.rows, RowBytes(), rows);
   }
   const auto orders = OrderOfRows(options_, last_step_, found, ScoreSlot());
-  std::vector<EvictionCandidate> candidates;
   for (size_t i = 0; i < rows.size(); ++i) {
-    candidates.push_back({orders[i], found.keys[i], rows[i]});
+    lowest[budget.ShareOf(found.keys[i])]->Add({{orders[i], found.keys[i], rows[i]}});
   }
-  return candidates;
 }
 
 std::vector<char> DeviceHash::OfRows(const void* array, int64_t bytes,
                                      const std::vector<int64_t>& rows) const {
   const auto count = static_cast<int64_t>(rows.size());
   const cudaStream_t stream = streams_.own();
-  const DeviceBuffer<int64_t> device_rows(rows.data(), count, stream);
-  const DeviceBuffer<char> values(count * bytes);
+  const StreamBuffer<int64_t> device_rows(rows.data(), count, stream);
+  const StreamBuffer<char> values(count * bytes, stream);
   RequireCuda(GatherRows(static_cast<const char*>(array), device_rows.data(), count,
                          static_cast<int32_t>(bytes), values.data(), stream));
   return ToHost(values.data(), count * bytes, stream);
@@ -197,10 +207,16 @@ int64_t DeviceHash::NumKeysOfTiers() const {
 }
 
 std::vector<int64_t> DeviceHash::KeysOfShares() const {
+  constexpr int64_t kAtOnce = 1 << 16;
   const Budget& budget = options_.budget;
+  const TableState state = State();
   std::vector<int64_t> counts(budget.shares_of_rank());
-  for (const RowInfo& info : ToHost(ref_.infos, State().next_row, streams_.own())) {
-    if (info.count >= 0) ++counts[budget.ShareOf(info.key)];
+  if (counts.size() == 1) counts[0] = state.num_keys;
+  for (int64_t row = first_row(); row < state.next_row && counts.size() > 1; row += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, state.next_row - row);
+    for (const RowInfo& info : ToHost(ref_.infos + row, count, streams_.own())) {
+      if (info.count >= 0) ++counts[budget.ShareOf(info.key)];
+    }
   }
   CountBelow(&counts);
   return counts;
@@ -247,12 +263,11 @@ Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go, const Kept
   if (std::none_of(lowest.begin(), lowest.end(), is_any)) return {};
   std::unordered_set<int64_t> not_here;
   for (const EvictionCandidate& candidate : more) not_here.insert(candidate.key);
-  for (const auto& candidates : {Candidates(kept), more}) {
-    for (const EvictionCandidate& candidate : candidates) {
-      const auto& of_share = lowest[budget.ShareOf(candidate.key)];
-      if (of_share != nullptr) of_share->Add({candidate});
-    }
+  for (const EvictionCandidate& candidate : more) {
+    const auto& of_share = lowest[budget.ShareOf(candidate.key)];
+    if (of_share != nullptr) of_share->Add({candidate});
   }
+  AddCandidates(kept, lowest);
   Status status = FindBelow(lowest, kept.keys);
   if (!status.ok()) return status;
   std::vector<int64_t> keys, rows, below;  // in memory, and not
@@ -272,11 +287,11 @@ Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go, const Kept
   const auto num_keys = static_cast<int64_t>(keys.size());
   const auto num_below = static_cast<int64_t>(below.size());
   const cudaStream_t stream = streams_.own();
-  const DeviceBuffer<int64_t> device_rows(rows.data(), num_keys, stream);
-  const DeviceBuffer<int64_t> device_keys(keys.data(), num_keys, stream);
-  HandOut(device_rows.data(), num_keys);
+  const StreamBuffer<int64_t> device_rows(rows.data(), num_keys, stream);
+  const StreamBuffer<int64_t> device_keys(keys.data(), num_keys, stream);
   if (num_below > 0) status = EraseBelow(below);
   if (!status.ok()) return status;
+  HandOut(device_rows.data(), num_keys);
   if (num_keys > 0) EraseKeys(device_keys.data(), num_keys);
   budget_->CountOnHost(num_keys + num_below, 0);
   return {};

@@ -58,6 +58,9 @@ Status DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, int64
   const Status inserted =
       InsertRowsCuda(this, device_keys.data(), count, device_rows.data(), scratch.data(), stream);
   if (!inserted.ok()) return inserted;
+  for (const int64_t row : ToHost(device_rows.data(), count, stream)) {
+    if (row < first_row()) return FullError("other batches hold rows that lost their keys");
+  }
   auto scatter = [&](const char* from, int64_t bytes, char* to) {
     RequireCuda(
         ScatterRows(from, device_rows.data(), count, static_cast<int32_t>(bytes), to, stream));

@@ -198,6 +198,16 @@ Status MakePlacesOnHost(const LocatePlan& plan, const LocateArgs& args, size_t t
   return {};
 }
 
+Status TryToMakePlaces(const LocatePlan& plan, const LocateArgs& args, size_t t,
+                       cudaStream_t stream) {
+  try {
+    return MakePlacesOnHost(plan, args, t, stream);
+  } catch (const std::exception& error) {  // such as of memory that has run out
+    cudaGetLastError();
+    return std::string(error.what());
+  }
+}
+
 // In tables with a budget that the call may exceed.
 cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
                                cudaStream_t stream) {
@@ -219,7 +229,8 @@ cudaError_t LaunchChoosing(const LocatePlan& plan, const std::vector<DeviceTable
   const unsigned blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   if (plan.HasSnapshot()) CopyBeforeLocateKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
   for (const DeviceHash* table : plan.tables) {
-    const bool copies_more = table->places().has_value();  // and reports after that
+    // The launch that makes places copies more, and reports after that.
+    const bool copies_more = table->places().has_value() && !table->has_tier_below();
     if (table->snapshot() == nullptr || copies_more) continue;
     if (const cudaError_t error = table->snapshot()->Report(stream)) return error;
   }
@@ -276,12 +287,18 @@ Status Train(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
   cudaError_t error = LaunchChoosing(plan, tables, args, scratch, stream);
   if (error == cudaSuccess) error = cudaGetLastError();
   if (error != cudaSuccess) return InWords(error);
+  // A table that fails gives no rows. The others have claims in their indices, which end here.
+  Status status;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     if (args.admits_all || !plan.tables[t]->makes_places_on_host()) continue;
-    const Status status = MakePlacesOnHost(plan, args, t, stream);
-    if (!status.ok()) return status;
+    const Status failed = TryToMakePlaces(plan, args, t, stream);
+    if (failed.ok()) continue;
+    if (status.ok()) status = failed;
+    cudaMemsetAsync(args.gets_row + plan.table_positions[t], 0, plan.KeysOf(t) * sizeof(int32_t),
+                    stream);
   }
-  return InWords(LaunchGiving(plan, args, scratch, stream));
+  const Status given = InWords(LaunchGiving(plan, args, scratch, stream));
+  return status.ok() ? given : status;
 }
 
 // The caller holds the tables' mutexes.
@@ -369,7 +386,7 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
   const auto locks = LockAll(plan.tables);
   const auto keys = KeysOfTables(plan);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const Status status = plan.tables[t]->PrefetchRowsOf(keys[t], access, step, stream);
+    const Status status = plan.tables[t]->PrefetchRowsOf(keys[t], access, stream);
     if (!status.ok()) return status;
   }
   return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);

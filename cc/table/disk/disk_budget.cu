@@ -74,14 +74,27 @@ Status DiskTieredHash::EraseBelow(const std::vector<int64_t>& keys) {
   return status;
 }
 
-bool DiskTieredHash::MayExceedBudget(int64_t num_new) const {
-  if (budget_ == nullptr || num_new == 0) return false;
+bool DiskTieredHash::MayExceedBudget(const std::vector<int64_t>& new_of_shares, bool all_get_rows) {
+  if (budget_ == nullptr) return false;
   if (keys_of_shares_.empty()) return true;
   for (size_t s = 0; s < keys_of_shares_.size(); ++s) {
-    const int64_t most = keys_of_shares_[s] + num_not_counted_ + num_new;
+    const int64_t most = keys_of_shares_[s] + new_of_shares[s];
     if (most > budget_->MaxKeysOfShare(static_cast<int64_t>(s))) return true;
   }
+  for (size_t s = 0; s < keys_of_shares_.size(); ++s) keys_of_shares_[s] += new_of_shares[s];
+  are_counted_ = are_counted_ && all_get_rows;
   return false;
+}
+
+bool DiskTieredHash::FitsInMemory(int64_t num_keys) {
+  int64_t since = 0;
+  const TableState state = Reported(&since);
+  if (state.RowsWith(since + num_keys) > MaxRows()) return false;
+  if (budget_ == nullptr) return true;
+  const int64_t num_shares = options_.budget.shares_of_rank();
+  if (num_shares == 1) keys_of_shares_ = {state.num_keys + since};
+  are_counted_ = false;
+  return !MayExceedBudget(std::vector<int64_t>(num_shares, num_keys), /*all_get_rows=*/false);
 }
 
 Status DiskTieredHash::MakePlacesOnHost(int64_t num_keys, std::unordered_set<int64_t>* new_keys) {
@@ -98,8 +111,10 @@ Status DiskTieredHash::MakePlacesOnHost(int64_t num_keys, std::unordered_set<int
 Status DiskTieredHash::MakePlaces(std::unordered_set<int64_t>* new_keys) {
   const Budget& budget = options_.budget;
   const int64_t num_shares = budget.shares_of_rank();
-  if (keys_of_shares_.empty() || num_not_counted_ > 0) keys_of_shares_ = KeysOfShares();
-  num_not_counted_ = 0;
+  // Not known until places are made, in case that fails.
+  std::vector<int64_t> keys_of_shares = std::move(keys_of_shares_);
+  keys_of_shares_.clear();
+  if (keys_of_shares.empty() || !are_counted_) keys_of_shares = KeysOfShares();
   std::vector<std::vector<int64_t>> of_shares(num_shares);
   for (const int64_t key : *new_keys) of_shares[budget.ShareOf(key)].push_back(key);
   std::vector<int64_t> num_to_go(num_shares);
@@ -107,23 +122,23 @@ Status DiskTieredHash::MakePlaces(std::unordered_set<int64_t>* new_keys) {
   for (int64_t s = 0; s < num_shares; ++s) {
     const int64_t max_keys = budget_->MaxKeysOfShare(s);
     const auto num_new = static_cast<int64_t>(of_shares[s].size());
-    if (keys_of_shares_[s] + num_new <= max_keys) continue;
+    if (keys_of_shares[s] + num_new <= max_keys) continue;
     is_over = true;
-    num_to_go[s] = keys_of_shares_[s] - budget.NumKept(max_keys, num_new);
+    num_to_go[s] = keys_of_shares[s] - budget.NumKept(max_keys, num_new);
   }
   if (is_over) {
     disk_->CompleteEviction();
     std::unordered_set<int64_t> none;
     const Status status = EvictLowest(num_to_go, {clock_, {}}, {}, &none);
-    keys_of_shares_ = KeysOfShares();
     if (!status.ok()) return status;
+    keys_of_shares = KeysOfShares();
   }
   const size_t num_new = new_keys->size();
   for (int64_t s = 0; s < num_shares; ++s) {
     std::vector<int64_t>& of_share = of_shares[s];
-    const int64_t places = std::max<int64_t>(0, budget_->MaxKeysOfShare(s) - keys_of_shares_[s]);
+    const int64_t places = std::max<int64_t>(0, budget_->MaxKeysOfShare(s) - keys_of_shares[s]);
     const int64_t num_without = static_cast<int64_t>(of_share.size()) - places;
-    keys_of_shares_[s] += std::min<int64_t>(of_share.size(), places);
+    keys_of_shares[s] += std::min<int64_t>(of_share.size(), places);
     if (num_without <= 0) continue;
     // As PlaceMaker: the new keys with the lowest hashes.
     std::nth_element(
@@ -133,6 +148,8 @@ Status DiskTieredHash::MakePlaces(std::unordered_set<int64_t>* new_keys) {
   }
   budget_->CountOnHost(0, static_cast<int64_t>(num_new - new_keys->size()));
   if (num_new > new_keys->size() && budget_->lends()) last_lent_ = clock_;
+  keys_of_shares_ = std::move(keys_of_shares);
+  are_counted_ = true;
   return {};
 }
 
@@ -156,7 +173,9 @@ Status DiskTieredHash::SetScores(const int64_t* keys, int64_t num_keys, const fl
     float& score = highest.try_emplace(keys[i], scores[i]).first->second;
     score = std::max(score, scores[i]);
   }
-  constexpr size_t kAtOnce = 64;  // whose rows are in memory together
+  // Their rows are in memory together.
+  const auto at_once = static_cast<size_t>(
+      std::clamp<int64_t>((MaxRows() - first_row()) / 4, 1, RowsOnDisk::kAtOnce));
   std::vector<int64_t> some;
   std::vector<float> of_some;
   Status status;
@@ -165,7 +184,7 @@ Status DiskTieredHash::SetScores(const int64_t* keys, int64_t num_keys, const fl
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const StreamBuffer<int64_t> device_keys(some.data(), count, streams_.own());
-      status = PrefetchRowsOf({{device_keys.data(), count}}, Access::kRead, -1, streams_.own());
+      status = PrefetchRowsOf({{device_keys.data(), count}}, Access::kRead, streams_.own());
     }
     if (status.ok()) status = DeviceHash::SetScores(some.data(), count, of_some.data());
     some.clear();
@@ -174,7 +193,7 @@ Status DiskTieredHash::SetScores(const int64_t* keys, int64_t num_keys, const fl
   for (const auto& [key, score] : highest) {
     some.push_back(key);
     of_some.push_back(score);
-    if (some.size() == kAtOnce && status.ok()) set_some();
+    if (some.size() == at_once && status.ok()) set_some();
   }
   if (!some.empty() && status.ok()) set_some();
   return status;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "table/check_table.h"
 #include "table/complete_rows.h"
@@ -20,6 +21,14 @@ constexpr int64_t kSamples = 1 << 16;
 uint64_t Quantile(const std::vector<uint64_t>& samples, double share) {
   const auto count = static_cast<size_t>(std::ceil(share * static_cast<double>(samples.size())));
   return count <= samples.size() ? samples[std::max<size_t>(count, 1) - 1] : kHeld;
+}
+
+// Both as they lie on disk.
+std::vector<int64_t> Without(const std::vector<int64_t>& keys, const std::vector<int64_t>& others) {
+  std::vector<int64_t> left;
+  std::set_difference(keys.begin(), keys.end(), others.begin(), others.end(),
+                      std::back_inserter(left), IsBeforeOnDisk);
+  return left;
 }
 
 // rows.keys[i] and what belongs to it, for each i of `chosen`.
@@ -165,18 +174,15 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 }
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
-                                      int64_t step, cudaStream_t stream) {
+                                      cudaStream_t stream) {
   makes_places_ = false;
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
   if (disk_->store().num_keys() == 0) {
-    int64_t num_keys = 0, since = 0;
+    int64_t num_keys = 0;
     for (const DeviceKeys& some : keys) num_keys += some.num_keys;
-    const TableState state = Reported(&since);
-    const bool fits = state.RowsWith(since + num_keys) <= MaxRows() && !MayExceedBudget(num_keys);
-    if (access == Access::kTrain && fits) num_not_counted_ += num_keys;
-    if (access == Access::kRead || fits) return {};
+    if (access == Access::kRead || FitsInMemory(num_keys)) return {};
   }
   streams_.Use(stream);  // whose keys these are
   ReleaseRetired();
@@ -190,10 +196,12 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   Status status = disk_->FindAll(missing, &found);
   if (!status.ok()) return status;
   const auto num_found = static_cast<int64_t>(found.keys.size());
-  int64_t num_new = 0, num_lent = 0;
-  if (access == Access::kTrain) num_new = static_cast<int64_t>(missing.size()) - num_found;
-  const bool may_exceed = MayExceedBudget(num_new);
-  if (!may_exceed) num_not_counted_ += num_new;
+  std::vector<int64_t> new_keys;
+  if (access == Access::kTrain) new_keys = Without(missing, found.keys);
+  std::vector<int64_t> new_of_shares(options_.budget.shares_of_rank());
+  for (const int64_t key : new_keys) ++new_of_shares[options_.budget.ShareOf(key)];
+  const bool may_exceed = !new_keys.empty() && MayExceedBudget(new_of_shares, !HasFilter(options_));
+  auto num_new = static_cast<int64_t>(new_keys.size()), num_lent = int64_t{0};
   if (budget_ != nullptr && num_new > budget_->max_keys()) {  // not all get a row
     if (budget_->lends()) num_lent = num_new - budget_->max_keys();
     num_new = budget_->max_keys();

@@ -37,7 +37,7 @@ class DiskTieredHash : public DeviceHash {
   void Clear() override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction, int64_t step,
                                          int64_t follower) override;
-  Status PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access, int64_t step,
+  Status PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                         cudaStream_t stream) override;
   // In prefetch_from_disk.cu.
   void PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
@@ -53,7 +53,11 @@ class DiskTieredHash : public DeviceHash {
   Status FindBelow(const LowestOfShares& lowest,
                    const std::unordered_set<int64_t>& kept) const override;
   Status EraseBelow(const std::vector<int64_t>& keys) override;
-  bool MayExceedBudget(int64_t num_new) const;
+  // Whether a call may exceed the budget that has at most so many new keys of each share; else they
+  // are counted.
+  bool MayExceedBudget(const std::vector<int64_t>& new_of_shares, bool all_get_rows);
+  // Where all rows are in memory: whether a call with so many keys may need more than that.
+  bool FitsInMemory(int64_t num_keys);
   Status MakePlaces(std::unordered_set<int64_t>* new_keys);
   // Rows that were lent become free once no batch holds them.
   void ReleaseLent();
@@ -85,10 +89,9 @@ class DiskTieredHash : public DeviceHash {
   bool PrefetchNext(KeysAhead* ahead);
 
   std::unique_ptr<RowsOnDisk> disk_;
-  // With a budget: the keys in both tiers; empty: not known. Those of later calls that could not
-  // exceed it are not counted.
+  // With a budget: how many keys are in both tiers, exactly or at most; empty: not known.
   std::vector<int64_t> keys_of_shares_;
-  int64_t num_not_counted_ = 0;
+  bool are_counted_ = false;          // exactly
   bool makes_places_ = false;         // in the call that is prepared, which may exceed the budget
   int64_t last_lent_ = 0;             // the last call that may have lent rows; 0: no row is lent
   std::unique_ptr<KeysAhead> ahead_;  // null: there is nothing to bring
