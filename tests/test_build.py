@@ -327,7 +327,8 @@ def test_training_in_one_process_builds_neither_horovod_nor_what_serves():
 
 @pytest.mark.parametrize("arguments", [["train", "RANKS=2"], ["test"]])
 def test_several_ranks_and_tests_build_horovod_and_all_libraries(arguments):
-    commands = dry_run(*arguments)
+    # Tests of C++ need the libraries of their TensorFlow: those that are here.
+    commands = dry_run(*arguments, f"TF={tensorflow.installed().version}")
 
     assert re.search(r"build_ext --inplace$", commands, re.MULTILINE)
     assert "requirements/horovod.sh" in commands
