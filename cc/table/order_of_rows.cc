@@ -1,5 +1,7 @@
 #include "table/order_of_rows.h"
 
+#include <algorithm>
+
 #include "table/order_of_row.h"
 
 namespace group_embedding {
@@ -20,6 +22,16 @@ std::vector<EvictionOrder> OrderOfRows(const TableOptions& options, int64_t step
     orders.push_back(order_of.Order(by_score, rows.versions[i], rows.keys[i]));
   }
   return orders;
+}
+
+std::unordered_map<int64_t, float> HighestScores(const int64_t* keys, int64_t num_keys,
+                                                 const float* scores) {
+  std::unordered_map<int64_t, float> highest;
+  for (int64_t i = 0; i < num_keys; ++i) {
+    float& score = highest.try_emplace(keys[i], scores[i]).first->second;
+    score = std::max(score, scores[i]);
+  }
+  return highest;
 }
 
 }  // namespace group_embedding

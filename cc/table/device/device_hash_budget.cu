@@ -79,11 +79,7 @@ Status DeviceHash::SetTime(int64_t minute) {
 
 Status DeviceHash::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
   if (score_slot_ < 0) return EmbeddingTable::SetScores(keys, num_keys, scores);
-  std::unordered_map<int64_t, float> highest;  // a key may come several times
-  for (int64_t i = 0; i < num_keys; ++i) {
-    float& score = highest.try_emplace(keys[i], scores[i]).first->second;
-    score = std::max(score, scores[i]);
-  }
+  const auto highest = HighestScores(keys, num_keys, scores);
   std::vector<int64_t> given;
   std::vector<float> values;
   for (const auto& [key, score] : highest) {

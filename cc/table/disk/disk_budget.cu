@@ -2,7 +2,6 @@
 // of a call, when it is known which keys get a row.
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
 #include <utility>
 
 #include "core/device_buffer.h"
@@ -168,11 +167,7 @@ void DiskTieredHash::ReleaseLent() {
 // Rows on disk are brought, some at a time, as the score is in a slot.
 Status DiskTieredHash::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
   if (score_slot_ < 0) return EmbeddingTable::SetScores(keys, num_keys, scores);
-  std::unordered_map<int64_t, float> highest;  // a key may come several times
-  for (int64_t i = 0; i < num_keys; ++i) {
-    float& score = highest.try_emplace(keys[i], scores[i]).first->second;
-    score = std::max(score, scores[i]);
-  }
+  const auto highest = HighestScores(keys, num_keys, scores);
   // Their rows are in memory together.
   const auto at_once = static_cast<size_t>(
       std::clamp<int64_t>((MaxRows() - first_row()) / 4, 1, RowsOnDisk::kAtOnce));

@@ -8,6 +8,7 @@
 
 #include "table/host/budget_bytes.h"
 #include "table/host/host_shards.h"
+#include "table/order_of_rows.h"
 
 namespace group_embedding {
 
@@ -136,12 +137,8 @@ Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float*
   if (options().budget.first != EvictFirst::kLowestScore) {
     return EmbeddingTable::SetScores(keys, num_keys, scores);
   }
-  constexpr int64_t kAtOnce = 64;              // whose rows are in memory together
-  std::unordered_map<int64_t, float> highest;  // a key may come several times
-  for (int64_t i = 0; i < num_keys; ++i) {
-    float& score = highest.try_emplace(keys[i], scores[i]).first->second;
-    score = std::max(score, scores[i]);
-  }
+  constexpr int64_t kAtOnce = 64;  // whose rows are in memory together
+  auto highest = HighestScores(keys, num_keys, scores);
   std::vector<int64_t> some;
   auto set_some = [&]() -> Status {
     const TableBatch batch(this);  // the next save of changes has the rows
