@@ -1,5 +1,8 @@
 #include "table/embedding_table.h"
 
+#include <ctime>
+#include <limits>
+
 namespace group_embedding {
 
 Status EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
@@ -14,9 +17,23 @@ Status EmbeddingTable::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* 
   return {};
 }
 
-Status EmbeddingTable::SetTime(int64_t) {
-  return "table '" + options().name + "': expected a table that evicts by time, got one that " +
-         "does not; make it with evict_after_minutes=... or evict='earliest'";
+Status EmbeddingTable::SetTime(int64_t minute) {
+  const std::string named = "table '" + options().name + "'";
+  if (!options().KeepsTime()) {
+    return named + ": expected a table that evicts by time, got one that does not; make it with " +
+           "evict_after_minutes=... or evict='earliest'";
+  }
+  const int64_t most = std::numeric_limits<uint32_t>::max();
+  if (minute < 1 || minute > most) {
+    return named + ", time: expected 1 to " + std::to_string(most) + " minutes since 1970, got " +
+           std::to_string(minute);
+  }
+  minute_ = minute;
+  return {};
+}
+
+int64_t EmbeddingTable::Minute() const {
+  return minute_ > 0 ? minute_ : static_cast<int64_t>(std::time(nullptr)) / 60;
 }
 
 Status EmbeddingTable::SetScores(const int64_t*, int64_t, const float*) {

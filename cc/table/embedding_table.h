@@ -92,8 +92,14 @@ class EmbeddingTable {
   // Erases the keys that `eviction` chooses, and returns their number. Exclusive.
   virtual int64_t Evict(const Eviction& eviction, int64_t step,
                         const ParallelFor& parallel_for = SerialFor) = 0;
-  // Minutes since 1970 of batches from now on, instead of the clock's. Exclusive.
-  virtual Status SetTime(int64_t minute);
+  // The minute of batches from now on, instead of the clock's, for tables that keep their keys'
+  // times. Exclusive.
+  Status SetTime(int64_t minute);
+  int64_t Minute() const;  // since 1970, of now
+  Eviction AsOfNow(Eviction eviction) const {
+    eviction.minute = Minute();
+    return eviction;
+  }
   virtual BudgetCounts budget_counts() const { return {}; }
   virtual UseCounts use_counts() const { return {}; }  // Exclusive.
   // Returns the keys that a table with a budget has evicted since the last call, with counts and
@@ -119,6 +125,9 @@ class EmbeddingTable {
                                                  int64_t step = -1, int64_t follower = kSaves) = 0;
   // Has to be called before rows are written while a snapshot is read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
+
+ private:
+  int64_t minute_ = 0;  // as SetTime said; 0: the clock's
 };
 
 // A batch in flight, from construction to destruction.

@@ -75,6 +75,8 @@ struct TableOptions {
   int64_t max_bytes = 0;    // of rows with their slots and infos; 0: no limit
   bool keeps_time = false;  // of each key, the minute in which it was trained last: in kTimeSlot
   Budget budget;
+
+  bool KeepsTime() const { return keeps_time || budget.first == EvictFirst::kEarliest; }
 };
 
 // The slot of a table that keeps the time: the bits of a uint32, minutes since 1970; 0: not known.

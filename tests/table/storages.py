@@ -22,7 +22,7 @@ class Storage:
 
     def make_table(
         self, dim=4, *, dtype="float32", slots=(), rows_in_memory=16, max_keys=None,
-        cache_strategy="least_recent", distribution="matrix", **options,
+        cache_strategy="least_recent", distribution="matrix", path="", **options,
     ):  # fmt: skip
         """A table whose keys start as `steps.start_of` says, or as the distribution does.
 
@@ -33,6 +33,7 @@ class Storage:
             first has half of them.
           max_keys: None, or how many the table has space for.
           cache_strategy: which rows go to the tier below first.
+          path: the folder of the rows on disk; empty: where temporary files go.
         """
         num_first_rows = 1
         if distribution == "matrix":
@@ -46,7 +47,9 @@ class Storage:
             if max_keys is not None:
                 rows_in_memory = min(rows_in_memory, max_keys // 2)
                 disk_bytes = (max_keys - rows_in_memory) * (RECORD_BYTES + values_bytes)
-            options["disk"] = core.DiskTier(max_bytes=disk_bytes, cache_strategy=cache_strategy)
+            options["disk"] = core.DiskTier(
+                path=path, max_bytes=disk_bytes, cache_strategy=cache_strategy
+            )
             max_keys = rows_in_memory
         if self.two_memories:
             options["device_bytes"] = (num_first_rows + rows_in_memory // 2) * row_bytes

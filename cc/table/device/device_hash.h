@@ -70,7 +70,6 @@ class DeviceHash : public EmbeddingTable {
   int64_t Evict(const Eviction& eviction, int64_t step, const ParallelFor&) override;
   void Clear() override;
   void SetAdmissionState(const AdmissionState& state) override;
-  Status SetTime(int64_t minute) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   void TakeEvicted(KeyedRows* rows) override;
   BudgetCounts budget_counts() const override;
@@ -207,16 +206,11 @@ class DeviceHash : public EmbeddingTable {
   // the next one.
   int64_t MostCounted(const TableState& state, int64_t num_keys) const;
   Status MakeOwnSlots();
-  bool KeepsTime() const {
-    return options_.keeps_time || options_.budget.first == EvictFirst::kEarliest;
-  }
-  int64_t Minute() const;
   // The slot that keys are compared by; -1: none.
   int ScoreSlot() const {
     return options_.budget.first == EvictFirst::kEarliest ? time_slot_ : score_slot_;
   }
   void HandOut(const int64_t* device_rows, int64_t num_rows);
-  Eviction AsOfNow(Eviction eviction) const;
   // Drops rows that are given, and evicts keys, until both together keep the budget.
   Status FitIntoBudget(KeyedRows* given);
   std::vector<int64_t> KeysOfShares() const;
@@ -248,7 +242,9 @@ class DeviceHash : public EmbeddingTable {
                            const std::vector<int64_t>& rows) const;
   std::vector<char> OfSlot(int slot, const std::vector<int64_t>& rows) const;  // -1: nothing
 
-  Status InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count);
+  Status InsertSome(const KeyedRows& rows, const std::vector<size_t>& chosen);
+  void WriteGiven(const KeyedRows& rows, const std::vector<size_t>& chosen,
+                  const std::vector<int64_t>& to);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
   // Takes keys out of the index; their rows, or kNoRow, are nobody's then. Returns them, and writes
   // them to device_rows, [num_keys].
@@ -288,7 +284,6 @@ class DeviceHash : public EmbeddingTable {
 
   std::unique_ptr<DeviceBudget> budget_;                   // null: without one
   int score_slot_ = -1, born_slot_ = -1, time_slot_ = -1;  // -1: there is none
-  int64_t minute_ = 0;                                     // that SetTime has set; 0: none
   int64_t last_step_ = -1;                                 // that was trained
   std::optional<PlacesArgs> places_;
   std::deque<Retired> retired_;  // a budget without a disk finds rows of erased keys itself

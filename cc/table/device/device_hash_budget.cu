@@ -1,8 +1,6 @@
 // What a DeviceHash does for its budget (table/budget.h) beside training, which make_places.cu
 // does, and the time of its keys.
 #include <algorithm>
-#include <ctime>
-#include <limits>
 #include <numeric>
 #include <unordered_map>
 
@@ -22,7 +20,7 @@ Status DeviceHash::MakeOwnSlots() {
     *slot = static_cast<int>(slots_.size());
     if (status.ok()) status = Slot({name, 1, DataType::kFloat32, 0}, &array);
   };
-  if (KeepsTime()) make(kTimeSlot, &time_slot_);
+  if (options_.KeepsTime()) make(kTimeSlot, &time_slot_);
   if (budget.first == EvictFirst::kLowestScore) make(kScoreSlot, &score_slot_);
   if (budget.safe_steps > 0) make(kBornSlot, &born_slot_);
   return status;
@@ -59,22 +57,6 @@ Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
          std::to_string(first_row()) + " initial rows, where the table has memory for " +
          std::to_string(usable_rows_) + " rows; raise max_bytes, or have the optimizer make its " +
          "slots before the table has keys";
-}
-
-int64_t DeviceHash::Minute() const {
-  return minute_ > 0 ? minute_ : static_cast<int64_t>(std::time(nullptr)) / 60;
-}
-
-Status DeviceHash::SetTime(int64_t minute) {
-  if (!KeepsTime()) return EmbeddingTable::SetTime(minute);
-  const int64_t most = std::numeric_limits<uint32_t>::max();
-  if (minute < 1 || minute > most) {
-    return Named(", time: expected 1 to ") + std::to_string(most) + " minutes since 1970, got " +
-           std::to_string(minute);
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  minute_ = minute;
-  return {};
 }
 
 Status DeviceHash::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
@@ -291,11 +273,6 @@ Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go, const Kept
   if (num_keys > 0) EraseKeys(device_keys.data(), num_keys);
   budget_->CountOnHost(num_keys + num_below, 0);
   return {};
-}
-
-Eviction DeviceHash::AsOfNow(Eviction eviction) const {
-  eviction.minute = Minute();
-  return eviction;
 }
 
 }  // namespace group_embedding

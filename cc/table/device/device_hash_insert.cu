@@ -35,61 +35,77 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   const int64_t at_once =
       HasBudgetOfBytes() ? std::min(kKeysAtOnce, budget_->max_keys() / 16 + 1) : kKeysAtOnce;
   for (size_t begin = 0; begin < chosen.size(); begin += at_once) {
-    const size_t count = std::min<size_t>(at_once, chosen.size() - begin);
-    Status status = InsertSome(rows, chosen.data() + begin, static_cast<int64_t>(count));
+    const size_t end = std::min(chosen.size(), begin + static_cast<size_t>(at_once));
+    const Status status = InsertSome(rows, {chosen.begin() + begin, chosen.begin() + end});
     if (!status.ok()) return status;
   }
   return {};
 }
 
-Status DeviceHash::InsertSome(const KeyedRows& rows, const size_t* chosen, int64_t count) {
+// A key that finds no row is left as it was.
+Status DeviceHash::InsertSome(const KeyedRows& rows, const std::vector<size_t>& chosen) {
   const cudaStream_t stream = streams_.own();
-  std::vector<RowInfo> infos;
+  const auto count = static_cast<int64_t>(chosen.size());
   std::vector<int64_t> keys;
-  for (int64_t i = 0; i < count; ++i) {
-    const size_t at = chosen[i];
-    keys.push_back(rows.keys[at]);
-    infos.push_back({rows.keys[at], rows.counts[at], rows.versions[at], clock_});
-  }
-  DeviceBuffer<int64_t> device_keys(keys.data(), count, stream), device_rows(count);
+  for (const size_t i : chosen) keys.push_back(rows.keys[i]);
+  const std::vector<int64_t> none(count, kNoRow);
+  const DeviceBuffer<int64_t> device_keys(keys.data(), count, stream);
+  DeviceBuffer<int64_t> device_rows(none.data(), count, stream);
   const DeviceKeysToLocate request{this, device_keys.data(), count, device_rows.data()};
   DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
   // Copies rows for the snapshot as it goes.
-  const Status inserted =
+  const Status status =
       InsertRowsCuda(this, device_keys.data(), count, device_rows.data(), scratch.data(), stream);
-  if (!inserted.ok()) return inserted;
-  for (const int64_t row : ToHost(device_rows.data(), count, stream)) {
-    if (row < first_row()) return FullError("other batches hold rows that lost their keys");
+  const std::vector<int64_t> found = ToHost(device_rows.data(), count, stream);
+  std::vector<size_t> with_row;
+  std::vector<int64_t> rows_of_keys;
+  for (int64_t i = 0; i < count; ++i) {
+    if (found[i] < first_row()) continue;
+    with_row.push_back(chosen[i]);
+    rows_of_keys.push_back(found[i]);
   }
-  auto scatter = [&](const char* from, int64_t bytes, char* to) {
-    RequireCuda(
-        ScatterRows(from, device_rows.data(), count, static_cast<int32_t>(bytes), to, stream));
+  if (!with_row.empty()) WriteGiven(rows, with_row, rows_of_keys);
+  if (!status.ok() || with_row.size() == chosen.size()) return status;
+  return FullError("other batches hold rows that lost their keys");
+}
+
+// Writes what `rows` has for each i of `chosen` to the rows `to`.
+void DeviceHash::WriteGiven(const KeyedRows& rows, const std::vector<size_t>& chosen,
+                            const std::vector<int64_t>& to) {
+  const cudaStream_t stream = streams_.own();
+  const auto count = static_cast<int64_t>(chosen.size());
+  const DeviceBuffer<int64_t> device_rows(to.data(), count, stream);
+  auto scatter = [&](const void* from, int64_t bytes, void* array) {
+    RequireCuda(ScatterRows(static_cast<const char*>(from), device_rows.data(), count,
+                            static_cast<int32_t>(bytes), static_cast<char*>(array), stream));
     RequireCuda(cudaStreamSynchronize(stream));
   };
-  auto scatter_chosen = [&](const std::vector<char>& from, int64_t bytes, char* to) {
+  auto scatter_chosen = [&](const std::vector<char>& from, int64_t bytes, char* array) {
     std::vector<char> host(count * bytes);
     for (int64_t i = 0; i < count; ++i) {
       std::copy_n(from.data() + chosen[i] * bytes, bytes, host.data() + i * bytes);
     }
     const DeviceBuffer<char> device(host.data(), count * bytes, stream);
-    scatter(device.data(), bytes, to);
+    scatter(device.data(), bytes, array);
   };
+  std::vector<RowInfo> infos;
+  for (const size_t i : chosen) {
+    infos.push_back({rows.keys[i], rows.counts[i], rows.versions[i], clock_});
+  }
   const DeviceBuffer<RowInfo> device_infos(infos.data(), count, stream);
-  scatter(reinterpret_cast<const char*>(device_infos.data()), sizeof(RowInfo),
-          reinterpret_cast<char*>(ref_.infos));
+  scatter(device_infos.data(), sizeof(RowInfo), ref_.infos);
   scatter_chosen(rows.values, RowBytes(), ref_.rows);
   for (size_t s = 0; s < slots_.size(); ++s) {
-    char* to = slot_arrays_[s]->data();
+    char* array = slot_arrays_[s]->data();
     if (s < rows.slots.size() && !rows.slots[s].empty()) {
-      scatter_chosen(rows.slots[s], SlotBytes(s), to);
+      scatter_chosen(rows.slots[s], SlotBytes(s), array);
       continue;
     }
     const DeviceBuffer<char> initial(count * SlotBytes(s));
     RequireCuda(FillSlotArray({initial.data(), slots_[s].width, slots_[s].dtype, slots_[s].initial},
                               count, stream));
-    scatter(initial.data(), SlotBytes(s), to);
+    scatter(initial.data(), SlotBytes(s), array);
   }
-  return {};
 }
 
 }  // namespace group_embedding

@@ -169,7 +169,7 @@ DeviceTableRef DeviceHash::Ref() const {
   ref.scores = reinterpret_cast<const float*>(own(score_slot_));
   ref.born = reinterpret_cast<uint32_t*>(own(born_slot_));
   ref.minutes = reinterpret_cast<uint32_t*>(own(time_slot_));
-  ref.minute = KeepsTime() ? static_cast<uint32_t>(Minute()) : 0;
+  ref.minute = options_.KeepsTime() ? static_cast<uint32_t>(Minute()) : 0;
   ref.decay_steps = options_.budget.decay_steps;
   return ref;
 }

@@ -3,86 +3,17 @@
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
 #include <iterator>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
-#include "core/device_buffer.h"
 #include "core/trace.h"
 #include "table/device/device_hash.h"
 #include "table/device/halve_counts.h"
 #include "table/device/locate_kernels.cuh"
+#include "table/device/locate_plan.h"
+#include "table/device/make_places_on_host.h"
 
 namespace group_embedding {
 namespace {
-
-// A call: requests in the order of positions, and their tables.
-struct LocatePlan {
-  std::vector<LocateTask> tasks;
-  std::vector<DeviceHash*> tables;
-  std::vector<std::vector<int64_t>> batches;  // of each table, those of its requests
-  std::vector<int64_t> first_positions = {0}, table_positions = {0};
-  BlockPlan blocks;
-  bool has_filter = false, has_bloom = false, has_reads = false, has_decay = false;
-  bool has_budget = false;
-  // Each table's, of two slots for each key if its new keys claim none of its index.
-  std::vector<IndexArea> claim_areas;
-  bool claims_of_call = false;
-
-  int64_t num_positions() const { return first_positions.back(); }
-  uint64_t num_claim_buckets() const {
-    return claim_areas.empty() ? 0 : claim_areas.back().first + claim_areas.back().num_buckets;
-  }
-  int64_t KeysOf(size_t t) const { return table_positions[t + 1] - table_positions[t]; }
-  bool HasSnapshot() const {
-    return std::any_of(tables.begin(), tables.end(),
-                       [](const DeviceHash* table) { return table->snapshot() != nullptr; });
-  }
-};
-
-LocatePlan PlanLocate(const DeviceKeysToLocate* requests, int64_t num_requests) {
-  LocatePlan plan;
-  std::vector<std::vector<int64_t>> requests_of;
-  std::map<DeviceHash*, size_t> index_of;
-  for (int64_t r = 0; r < num_requests; ++r) {
-    const auto [at, is_new] = index_of.try_emplace(requests[r].table, plan.tables.size());
-    if (is_new) {
-      plan.tables.push_back(requests[r].table);
-      plan.batches.emplace_back();
-      requests_of.emplace_back();
-      const Admission::Kind kind = requests[r].table->options().admission.kind;
-      plan.has_filter |= kind != Admission::Kind::kAll;
-      plan.has_bloom |= kind == Admission::Kind::kBloom;
-      plan.has_decay |= requests[r].table->options().budget.decay_steps > 0;
-      plan.has_budget |= requests[r].table->options().budget.is_given();
-      plan.claims_of_call |= requests[r].table->claims_of_call();
-    }
-    requests_of[at->second].push_back(r);
-    plan.batches[at->second].push_back(requests[r].batch);
-  }
-  for (size_t t = 0; t < plan.tables.size(); ++t) {
-    for (const int64_t r : requests_of[t]) {
-      const DeviceKeysToLocate& from = requests[r];
-      plan.tasks.push_back({from.keys, from.rows, from.times, from.reads, from.num_keys,
-                            plan.num_positions(), static_cast<int64_t>(t)});
-      plan.has_reads |= from.reads != nullptr;
-      plan.first_positions.push_back(plan.num_positions() + from.num_keys);
-      plan.blocks.Append((from.num_keys + kLocateThreads - 1) / kLocateThreads);
-    }
-    plan.table_positions.push_back(plan.num_positions());
-    const uint64_t slots = plan.tables[t]->claims_of_call() ? 2 * plan.KeysOf(t) : 0;
-    plan.claim_areas.push_back(
-        {plan.num_claim_buckets(), (slots + kBucketSlots - 1) / kBucketSlots});
-  }
-  return plan;
-}
-
-// The keys of each table of the plan.
-std::vector<std::vector<DeviceKeys>> KeysOfTables(const LocatePlan& plan) {
-  std::vector<std::vector<DeviceKeys>> keys(plan.tables.size());
-  for (const LocateTask& task : plan.tasks) keys[task.table].push_back({task.keys, task.num_keys});
-  return keys;
-}
 
 size_t ScanBytes(int64_t count) {
   size_t bytes = 0;
@@ -164,50 +95,6 @@ cudaError_t HalveCountsOfTables(const LocatePlan& plan, const std::vector<Device
   return cudaSuccess;
 }
 
-// The keys of a table that are to get a row, and where each of them comes first. The others may be
-// overwritten by their rows already, as `rows` may be `keys`.
-std::unordered_map<int64_t, int64_t> NewKeys(const std::vector<int64_t>& keys,
-                                             const std::vector<int32_t>& gets_row) {
-  std::unordered_map<int64_t, int64_t> at;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (gets_row[i] != 0) at[keys[i]] = static_cast<int64_t>(i);
-  }
-  return at;
-}
-
-// In a table with rows below memory.
-Status MakePlacesOnHost(const LocatePlan& plan, const LocateArgs& args, size_t t,
-                        cudaStream_t stream) {
-  std::vector<int64_t> keys;
-  for (const LocateTask& task : plan.tasks) {
-    if (task.table != static_cast<int64_t>(t)) continue;
-    const std::vector<int64_t> some = ToHost(task.keys, task.num_keys, stream);
-    keys.insert(keys.end(), some.begin(), some.end());
-  }
-  int32_t* const of_table = args.gets_row + plan.table_positions[t];
-  std::vector<int32_t> gets_row = ToHost(of_table, plan.KeysOf(t), stream);
-  const auto at = NewKeys(keys, gets_row);
-  std::unordered_set<int64_t> new_keys;
-  for (const auto& [key, i] : at) new_keys.insert(key);
-  const Status status = plan.tables[t]->MakePlacesOnHost(plan.KeysOf(t), &new_keys);
-  if (!status.ok() || new_keys.size() == at.size()) return status;
-  for (const auto& [key, i] : at) gets_row[i] = new_keys.count(key) > 0;
-  const size_t bytes = gets_row.size() * sizeof(int32_t);
-  RequireCuda(cudaMemcpyAsync(of_table, gets_row.data(), bytes, cudaMemcpyHostToDevice, stream));
-  RequireCuda(cudaStreamSynchronize(stream));
-  return {};
-}
-
-Status TryToMakePlaces(const LocatePlan& plan, const LocateArgs& args, size_t t,
-                       cudaStream_t stream) {
-  try {
-    return MakePlacesOnHost(plan, args, t, stream);
-  } catch (const std::exception& error) {  // such as of memory that has run out
-    cudaGetLastError();
-    return std::string(error.what());
-  }
-}
-
 // In tables with a budget that the call may exceed.
 cudaError_t MakePlacesInTables(const LocatePlan& plan, const LocateArgs& args,
                                cudaStream_t stream) {
@@ -287,16 +174,7 @@ Status Train(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
   cudaError_t error = LaunchChoosing(plan, tables, args, scratch, stream);
   if (error == cudaSuccess) error = cudaGetLastError();
   if (error != cudaSuccess) return InWords(error);
-  // A table that fails gives no rows. The others have claims in their indices, which end here.
-  Status status;
-  for (size_t t = 0; t < plan.tables.size(); ++t) {
-    if (args.admits_all || !plan.tables[t]->makes_places_on_host()) continue;
-    const Status failed = TryToMakePlaces(plan, args, t, stream);
-    if (failed.ok()) continue;
-    if (status.ok()) status = failed;
-    cudaMemsetAsync(args.gets_row + plan.table_positions[t], 0, plan.KeysOf(t) * sizeof(int32_t),
-                    stream);
-  }
+  const Status status = MakePlacesOnHost(plan, args, stream);
   const Status given = InWords(LaunchGiving(plan, args, scratch, stream));
   return status.ok() ? given : status;
 }

@@ -3,6 +3,7 @@
 #include "table/device/budget_shares.cuh"
 #include "table/device/locate_rows.cuh"
 #include "table/device/make_places.h"
+#include "table/device/order_of_row.cuh"
 #include "table/device/places_state.cuh"
 #include "table/device/row_copies.cuh"
 
@@ -12,7 +13,6 @@ namespace {
 constexpr int kRowsOfWord = 32;
 constexpr int64_t kSampledWords = 4096;  // from which on one in so many groups is sampled:
 constexpr int64_t kSampleEach = 32;
-constexpr int kScore = 0, kVersion = 1, kHash = 2;
 constexpr int64_t kAlwaysFree = 0;  // the clock of a free row that no batch can hold
 
 // Whether a kernel with fewer registers does: one share, by step or count, nothing else.
@@ -31,6 +31,7 @@ class PlaceMaker {
       : args_(args),
         p_(places),
         table_(args.tables[places.table]),
+        order_(table_, places, args.step),
         state_(*table_.state),
         grid_(cooperative_groups::this_grid()),
         narrowing_(&places.state->narrow) {}
@@ -57,6 +58,8 @@ class PlaceMaker {
   }
 
  private:
+  using Order = DeviceOrderOfRow<kIsPlain>;
+
   __device__ static int64_t Thread() { return int64_t{blockIdx.x} * kPlaceThreads + threadIdx.x; }
   __device__ int64_t NumThreads() const { return p_.num_blocks * kPlaceThreads; }
   __device__ int64_t NumWords() const { return (next_row_ + kRowsOfWord - 1) / kRowsOfWord; }
@@ -123,7 +126,7 @@ class PlaceMaker {
 
   __device__ void MakePlaces(int64_t num_unused) {
     for (int64_t s = 0; s < num_shares(); ++s) EvictOfShare(s);
-    if (!knows_free_) Evict({0, 0, 0, false}, kHash, true, kAnyShare);  // nothing
+    if (!knows_free_) Evict({0, 0, 0, false}, Order::kHash, true, kAnyShare);  // nothing
     int64_t num_free, num_gone;
     ListRows(&num_free, &num_gone);
     // Each share's new keys, and last those of all: where other batches hold rows, these may be
@@ -196,69 +199,22 @@ class PlaceMaker {
   __device__ bool MayGo(int64_t row, const RowInfo& info, int64_t share) const {
     if (info.count < 0 || info.clock >= p_.held_from) return false;
     if (has_shares() && ShareOf(info.key) != share) return false;
-    return kIsPlain || table_.born == nullptr ||
-           !IsSafe(__ldcg(&table_.born[row]), args_.step, p_.safe_steps);
-  }
-
-  // The numbers by which keys are compared, one after the other.
-  __device__ uint64_t NumberOf(int64_t row, const RowInfo& info, int which) const {
-    if (which == kScore) return ScoreOf(row, info);
-    if (which == kVersion) return eviction_order::OfInteger(info.version);
-    return IndexRef::HashOf(info.key);
-  }
-
-  // As OrderOfRow::Score on the host.
-  __device__ uint64_t ScoreOf(int64_t row, const RowInfo& info) const {
-    switch (kIsPlain ? EvictFirst::kLeastFrequent : p_.first) {
-      case EvictFirst::kDecayedFrequency:
-        return static_cast<uint64_t>(
-            DecayedCount(info.count, info.version, args_.step, p_.decay_steps));
-      case EvictFirst::kSmallestNorm:
-        return eviction_order::OfSquares(SquaresOf(row));
-      case EvictFirst::kLowestScore:
-        return eviction_order::OfFloat(__ldcg(&table_.scores[row]));
-      case EvictFirst::kEarliest:
-        return __ldcg(&table_.minutes[row]);
-      default:
-        return static_cast<uint64_t>(info.count);
-    }
-  }
-
-  __device__ double SquaresOf(int64_t row) const {
-    const char* values = table_.Row(row);
-    switch (table_.dtype) {
-      case DataType::kFloat16:
-        return SquaresIn(reinterpret_cast<const __half*>(values));
-      case DataType::kBFloat16:
-        return SquaresIn(reinterpret_cast<const __nv_bfloat16*>(values));
-      default:
-        return SquaresIn(reinterpret_cast<const float*>(values));
-    }
-  }
-  // One after the other, so that the sum is the host's: the squares are exact in double.
-  template <typename T>
-  __device__ double SquaresIn(const T* values) const {
-    double sum = 0;
-    for (int32_t j = 0; j < table_.dim; ++j) {
-      const double x = ToFloat(values[j]);
-      sum += x * x;
-    }
-    return sum;
+    return !order_.IsSafeNow(row);
   }
 
   __device__ void EvictLowest(int64_t num_to_go, int64_t share) {
     bool all = true;  // rows are looked at, as none is known to be tied
-    int which = p_.first == EvictFirst::kLeastRecent ? kVersion : kScore;
+    int which = p_.first == EvictFirst::kLeastRecent ? Order::kVersion : Order::kScore;
     for (int64_t left = num_to_go; left > 0; ++which, all = false) {
       const auto numbers = [&](int64_t each, const auto& use) {
         ForRows(all, each, [&](int64_t, int64_t row, bool is_one) {
           const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, 0};
           const bool may_go = MayGo(row, info, share);
-          use(may_go ? NumberOf(row, info, which) : 0, may_go);
+          use(may_go ? order_.NumberOf(row, info, which) : 0, may_go);
         });
       };
       NumberRange likely;  // of hashes: all
-      if (which < kHash) {
+      if (which < Order::kHash) {
         const int64_t each = NumWords() < kSampledWords ? 1 : kSampleEach;
         likely = narrowing_.RangeOf([&](const auto& use) { numbers(each, use); });
       }
@@ -279,7 +235,7 @@ class PlaceMaker {
     ForRows(all, 1, [&](int64_t word, int64_t row, bool is_one) {
       const RowInfo info = is_one ? InfoOf(row) : RowInfo{0, -1, -1, INT64_MAX};
       const bool may_go = share != kAnyShare && MayGo(row, info, share);
-      const uint64_t number = may_go ? NumberOf(row, info, which) : 0;
+      const uint64_t number = may_go ? order_.NumberOf(row, info, which) : 0;
       const bool goes = may_go && range.Takes(number);
       const bool is_tied = may_go && !goes && range.Has(number);
       const bool is_free = is_one && info.count < 0 && info.clock < ReuseFrom(info);
@@ -421,6 +377,7 @@ class PlaceMaker {
   const LocateArgs& args_;
   const PlacesArgs& p_;
   const DeviceTableRef& table_;
+  const Order order_;
   TableState& state_;
   cooperative_groups::grid_group grid_;
   Narrowing narrowing_;

@@ -96,9 +96,6 @@ class HostShards : public EmbeddingTable, public HostTable {
 
   // The slots that a table has by its options. Called once, before the table is used.
   Status MakeOwnSlots();
-  // Minutes since 1970: as SetTime said, or the clock's.
-  int64_t Minute() const;
-  Eviction AsOfNow(Eviction eviction) const;
   // Null: the table has no budget.
   BudgetUse* budget() { return budget_.get(); }
   // What receives evicted keys; null: they are not handed out.
@@ -152,7 +149,6 @@ class HostShards : public EmbeddingTable, public HostTable {
   void WriteInitialRows(const void* rows) override {
     std::memcpy(store_.Row(0), rows, InitialBytes());
   }
-  Status SetTime(int64_t minute) override;
   BudgetCounts budget_counts() const override;
   UseCounts use_counts() const override;
   void TakeEvicted(KeyedRows* rows) override;
@@ -247,7 +243,6 @@ class HostShards : public EmbeddingTable, public HostTable {
   mutable std::array<Shard, kNumShards> shards_;
   std::shared_ptr<RowSnapshot> snapshot_;  // being read, or null
   mutable std::mutex eviction_mutex_;      // of who forgets keys; taken before that of a shard
-  std::atomic<int64_t> minute_{0};         // that SetTime has set; 0: none
   const std::unique_ptr<BudgetUse> budget_;
   mutable TableUse<kNumShards> use_;
   int score_slot_ = -1, born_slot_ = -1;  // of the budget; -1: it needs none

@@ -1,8 +1,6 @@
 #include "table/host/host_table.h"
 
 #include <algorithm>
-#include <ctime>
-#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -174,27 +172,6 @@ UseCounts HostShards::use_counts() const {
     counts.oldest_steps = std::max(counts.oldest_steps, use_.last_step() - version);
   }
   return counts;
-}
-
-int64_t HostShards::Minute() const {
-  const int64_t given = minute_;
-  return given > 0 ? given : static_cast<int64_t>(std::time(nullptr)) / 60;
-}
-
-Status HostShards::SetTime(int64_t minute) {
-  if (!options().keeps_time) return EmbeddingTable::SetTime(minute);
-  const int64_t most = std::numeric_limits<uint32_t>::max();
-  if (minute < 1 || minute > most) {
-    return "table '" + options().name + "', time: expected 1 to " + std::to_string(most) +
-           " minutes since 1970, got " + std::to_string(minute);
-  }
-  minute_ = minute;
-  return {};
-}
-
-Eviction HostShards::AsOfNow(Eviction eviction) const {
-  eviction.minute = Minute();
-  return eviction;
 }
 
 void HostShards::Clear() {

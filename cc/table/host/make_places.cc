@@ -21,7 +21,7 @@ Status HostShards::MakeOwnSlots() {
     if (status.ok()) status = Slot({name, 1, DataType::kFloat32, 0}, &array);
   };
   int time_slot = -1;
-  if (options().keeps_time) make(kTimeSlot, &time_slot);
+  if (options().KeepsTime()) make(kTimeSlot, &time_slot);
   if (budget_ == nullptr) return status;
   if (budget.first == EvictFirst::kEarliest) score_slot_ = time_slot;
   if (budget.first == EvictFirst::kLowestScore) make(kScoreSlot, &score_slot_);

@@ -103,7 +103,7 @@ class ShardTask {
         shard_(table_.shard(s)),
         s_(s),
         step_(step),
-        minute_(table_.options().keeps_time ? static_cast<uint32_t>(table_.Minute()) : 0),
+        minute_(table_.options().KeepsTime() ? static_cast<uint32_t>(table_.Minute()) : 0),
         snapshot_(table_.snapshot()) {}
   // Counted at once: an atomic addition per key waits for all that is being written.
   ~ShardTask() {
