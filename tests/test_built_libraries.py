@@ -39,7 +39,7 @@ def test_core_exports_names_of_the_project_alone():
 
 # Each is compiled for every architecture of a wheel. A change that needs more kernels says so here;
 # one that needs fewer lowers the number.
-MOST_KERNELS = 197
+MOST_KERNELS = 199
 # These sum up gradients; most of them then update rows by a rule.
 OF_ROWS = ("ReduceRowsKernel", "StreamRowsKernel", "TakeLongRowsKernel")
 MOST_KERNELS_OF_ROWS = 72

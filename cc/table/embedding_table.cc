@@ -33,7 +33,8 @@ Status EmbeddingTable::SetTime(int64_t minute) {
 }
 
 int64_t EmbeddingTable::Minute() const {
-  return minute_ > 0 ? minute_ : static_cast<int64_t>(std::time(nullptr)) / 60;
+  const int64_t given = minute_;
+  return given > 0 ? given : static_cast<int64_t>(std::time(nullptr)) / 60;
 }
 
 Status EmbeddingTable::SetScores(const int64_t*, int64_t, const float*) {

@@ -13,6 +13,7 @@
 // time. A method that is called exclusive must run alone; the caller holds a lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -67,7 +68,8 @@ class EmbeddingTable {
   virtual int64_t num_keys() const = 0;
   // The number of keys that can have a row, in all tiers, if the table also has `slots`.
   virtual int64_t max_keys(const std::vector<SlotOptions>& slots) const = 0;
-  virtual int64_t memory_bytes() const = 0;  // used by rows, slots, infos and the index
+  virtual int64_t memory_bytes() const = 0;         // used by rows, slots, infos and the index
+  virtual int64_t host_bytes() const { return 0; }  // of these, in host memory below a GPU's
   virtual int64_t disk_bytes() const { return 0; }
   virtual float load_factor() const = 0;  // of the index
 
@@ -84,7 +86,8 @@ class EmbeddingTable {
   // Writes the given rows, and makes rows for new keys. Slots that are not given get initial
   // values. Without counts and versions, existing keys keep theirs, and new keys get 0 and -1.
   // Counts above kMaxCount become kMaxCount; if one is negative, nothing is inserted and an error
-  // returned. Exclusive.
+  // returned. An error, too, if there is no space for all: then each key has its given row, the row
+  // that it had, or none. Exclusive.
   virtual Status Insert(const KeyedRowsView& rows, const ParallelFor& parallel_for = SerialFor) = 0;
   // Erases keys, and returns how many had a row. A row is given to another key, with initial values
   // and slots, once no batch in flight has located it. Exclusive.
@@ -96,12 +99,8 @@ class EmbeddingTable {
   // times. Exclusive.
   Status SetTime(int64_t minute);
   int64_t Minute() const;  // since 1970, of now
-  Eviction AsOfNow(Eviction eviction) const {
-    eviction.minute = Minute();
-    return eviction;
-  }
   virtual BudgetCounts budget_counts() const { return {}; }
-  virtual UseCounts use_counts() const { return {}; }  // Exclusive.
+  virtual UseCounts use_counts() const = 0;  // Exclusive.
   // Returns the keys that a table with a budget has evicted since the last call, with counts and
   // versions, and with values if options().budget says so. Exclusive.
   virtual void TakeEvicted(KeyedRows* /*rows*/) {}
@@ -126,8 +125,14 @@ class EmbeddingTable {
   // Has to be called before rows are written while a snapshot is read.
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
 
+ protected:
+  Eviction AsOfNow(Eviction eviction) const {
+    eviction.minute = Minute();
+    return eviction;
+  }
+
  private:
-  int64_t minute_ = 0;  // as SetTime said; 0: the clock's
+  std::atomic<int64_t> minute_{0};  // as SetTime said; 0: the clock's
 };
 
 // A batch in flight, from construction to destruction.

@@ -1,18 +1,17 @@
 // UseCounts: what a keyed table was asked for and what it did, since it was made.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace group_embedding {
 
 struct UseCounts {
-  bool are_kept = false;          // the table counts; else all that follows is 0
-  int64_t num_looked_up = 0;      // ids of located batches
-  int64_t num_in_first_tier = 0;  // of these, with a row in the first tier when the batch came
-  int64_t num_below = 0;          // of these, with a row in a tier below
-  int64_t num_admitted = 0;       // keys that got a row as they were trained
-  int64_t num_expired = 0;        // keys that went by their steps, minutes or norm
-  int64_t wait_nanoseconds = 0;   // for which batches waited for rows from below
+  int64_t num_looked_up = 0;              // ids of located batches
+  std::array<int64_t, 3> num_found = {};  // of these, with a row when the batch came, by its tier
+  int64_t num_admitted = 0;               // keys that got a row as they were trained
+  int64_t num_expired = 0;                // keys that went by their steps, minutes or norm
+  int64_t wait_nanoseconds = 0;           // for which batches waited for rows from below
   // By samples of the keys of some batches: how many ids there were, how many different keys, and
   // the largest share that one key had of the ids of a batch.
   int64_t num_sampled_ids = 0, num_sampled_keys = 0;

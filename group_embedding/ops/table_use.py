@@ -14,10 +14,10 @@ tf.no_gradient("GroupEmbedding>TableUse")
 class TableUse(NamedTuple):
     """Counts since a table was made, as scalars; the op's documentation has each."""
 
-    is_counted: Any
     looked_up: Any
     in_first_tier: Any
-    below: Any
+    in_second_tier: Any
+    in_third_tier: Any
     admitted: Any
     expired: Any
     wait_nanoseconds: Any
@@ -25,6 +25,7 @@ class TableUse(NamedTuple):
     sampled_keys: Any
     hottest_share: Any
     oldest_steps: Any
+    host_bytes: Any
     disk_bytes: Any
 
 

@@ -91,8 +91,6 @@ def _samples_of(table):
         yield "table_evicted_total", count, {"policy": policy}
     yield "table_without_place_total", table.without_place, {}
     yield "table_missed_total", table.missed, {}
-    if not table.is_counted:
-        return
     yield "table_looked_up_total", table.looked_up, {}
     for tier, count in table.found.items():
         yield "table_found_total", count, {"tier": tier}
@@ -114,8 +112,6 @@ def _scalars_of(table, before):
     if table.max_keys > 0:
         scalars |= {"max_keys": table.max_keys, "without_place": table.without_place}
     scalars |= {f"evicted/{policy}": count for policy, count in table.evicted.items()}
-    if not table.is_counted:
-        return scalars
     scalars |= {f"hit_rate/{tier}": rate for tier, rate in table.hit_rates(before).items()}
     scalars["admitted"] = table.admitted
     if table.looked_up > 0:
@@ -136,8 +132,6 @@ def _cells_of(table):
         " ".join(f"{tier} {bytes_as_text(size)}" for tier, size in table.bytes_by_tier.items()),
     ]
     evicted = " ".join(f"{policy} {count:,}" for policy, count in table.evicted.items())
-    if not table.is_counted:
-        return [*cells, "", "", "", "", evicted, f"{table.without_place:,}", "", ""]
     return [
         *cells,
         " ".join(f"{tier} {rate:.1%}" for tier, rate in table.hit_rates().items()),

@@ -28,10 +28,9 @@ class TableStatistics:
         tiers: the memories of its rows, the fastest first.
         keys: that have a row.
         memory_bytes, disk_bytes: taken by rows, slots, metadata and the index; and on disk.
+        host_bytes: of memory_bytes, those of rows and slots in host memory below GPU memory.
         load_factor: of the index, 0 to 1.
         max_keys: the number of keys that its budget allows; 0: it has none.
-        is_counted: False for tables with rows in GPU memory, of which what follows is not counted,
-            and is 0.
         looked_up: ids of batches that were looked up, trained or read.
         found: how many of them had a row when the batch came, by tier.
         admitted: keys that got a row as they were trained.
@@ -53,10 +52,10 @@ class TableStatistics:
     tiers: tuple[str, ...]
     keys: int
     memory_bytes: int
+    host_bytes: int
     disk_bytes: int
     load_factor: float
     max_keys: int
-    is_counted: bool
     looked_up: int
     found: dict[str, int]
     admitted: int
@@ -70,10 +69,11 @@ class TableStatistics:
 
     @property
     def bytes_by_tier(self) -> dict[str, int]:
-        """{tier: bytes}. GPU memory and host memory of one table are one entry, "hbm+dram"."""
-        in_memory = "+".join(tier for tier in self.tiers if tier != "disk")
-        on_disk = {"disk": self.disk_bytes} if "disk" in self.tiers else {}
-        return {in_memory: self.memory_bytes, **on_disk}
+        """{tier: bytes}"""
+        first = self.tiers[0]
+        others = {"dram": self.host_bytes, "disk": self.disk_bytes}
+        below = {tier: size for tier, size in others.items() if tier in self.tiers[1:]}
+        return {first: self.memory_bytes - self.host_bytes, **below}
 
     def hit_rates(self, before: TableStatistics | None = None) -> dict[str, float]:
         """{tier: share of the ids looked up whose row was there}, since an earlier snapshot or the
@@ -177,24 +177,24 @@ def _tables_of(of):
 
 
 def _statistics_of(name, options, stats, use, budget):
-    found = [int(use.in_first_tier), int(use.below)]
+    found = [int(use.in_first_tier), int(use.in_second_tier), int(use.in_third_tier)]
     evicted = {}
     if options.has_budget:
         evicted[options.evict] = int(budget.evicted)
     expires = [option for option in _EXPIRES if getattr(options, option) is not None]
-    if expires and use.is_counted:
+    if expires:
         evicted["+".join(expires)] = int(use.expired)
     return TableStatistics(
         name=name,
         tiers=options.tiers,
         keys=int(stats.num_keys),
         memory_bytes=int(stats.memory_bytes),
+        host_bytes=int(use.host_bytes),
         disk_bytes=int(use.disk_bytes),
         load_factor=float(stats.load_factor),
         max_keys=int(budget.max_keys),
-        is_counted=bool(use.is_counted),
         looked_up=int(use.looked_up),
-        found=dict(zip(options.tiers, found)) if use.is_counted else {},
+        found=dict(zip(options.tiers, found)),
         admitted=int(use.admitted),
         evicted=evicted,
         without_place=int(budget.without_place),

@@ -1,5 +1,5 @@
-"""What a table with a budget does when there is no place for a row, or its disk fails: the error
-says so, and all that is there keeps its values."""
+"""Errors of tables with a budget: no place for a row, a disk that fails. The error says so, and all
+other rows keep their values."""
 
 import os
 import time
@@ -18,10 +18,10 @@ MAX_KEYS = 40_000
 NUM_NEW = 2500
 
 
-def make_wide(storage, folder, name="table"):
+def make_wide(storage, folder, name="table", num_shares=0):
     return storage.make_table(
         WIDE, name=name, rows_in_memory=8000, path=str(folder),
-        budget=core.Budget(max_keys=MAX_KEYS),
+        budget=core.Budget(max_keys=MAX_KEYS, num_shares=num_shares),
     )  # fmt: skip
 
 
@@ -57,12 +57,17 @@ def train_together(tables, keys, step):
     )
 
 
-@pytest.mark.parametrize("broken", [pytest.param(n, marks=on_gpu) for n in ([0], [1], [0, 2])])
-def test_a_disk_that_fails_leaves_the_other_tables_of_a_call_whole(broken, tmp_path):
+@pytest.mark.parametrize(
+    "broken, num_shares",
+    [pytest.param(*of, marks=on_gpu) for of in (([0], 0), ([1], 24), ([0, 2], 0))],
+)
+def test_a_disk_that_fails_leaves_the_other_tables_of_a_call_whole(broken, num_shares, tmp_path):
     # Given full tables, and their like in host memory
     storages = [HBM_DRAM_SSDHASH, HBM_DRAM_SSDHASH, HBM_DRAM_SSDHASH, HBM]
-    tables = [make_wide(of, tmp_path / f"t{n}", f"t{n}") for n, of in enumerate(storages)]
-    host = make_wide(DRAM, tmp_path)
+    tables = [
+        make_wide(of, tmp_path / f"t{n}", f"t{n}", num_shares) for n, of in enumerate(storages)
+    ]
+    host = make_wide(DRAM, tmp_path, num_shares=num_shares)
     for step in range(20):
         train_together(tables, keys_of(step), step)
         train(host, keys_of(step), step, at_once=NUM_NEW + 500)
@@ -87,7 +92,7 @@ def test_a_disk_that_fails_leaves_the_other_tables_of_a_call_whole(broken, tmp_p
     for table in others:
         assert table.budget_counts() == host.budget_counts()
 
-    # And those have no key of the call, but the known ones, which they train
+    # And the tables whose disks failed have no new key, and train the known ones
     known, new = np.split(keys_of(20), [500])
     for n, counts in zip(broken, before):
         assert tables[n].budget_counts() == counts

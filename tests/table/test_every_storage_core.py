@@ -240,23 +240,29 @@ def test_given_rows_that_do_not_all_fit_are_there_or_not(make_table):
     # Given a table with space for more rows
     table = make_table(max_keys=100, rows_in_memory=60)
     known = np.arange(40)
-    train(table, known)
+    train(table, known, step=3)
 
     # When more rows are given than fit, some of known keys
     keys = np.arange(30, 300)
-    given = {"keys": keys, "values": np.repeat(keys, 4).reshape(-1, 4).astype(np.float32)}
+    given = {
+        "keys": keys,
+        "values": np.repeat(keys, 4).reshape(-1, 4).astype(np.float32),
+        "counts": np.full(270, 5),
+        "versions": np.full(270, 9),
+    }
     with pytest.raises(RuntimeError, match="table 'table' is full"):
         table.insert(given)
 
     # Then each key that is there has its given row, or the one that it had
     snapshot = table.snapshot()
-    there = snapshot.read(0, snapshot.num_rows)
-    of_key = dict(zip(there["keys"].tolist(), there["values"].tolist()))
-    assert set(known.tolist()) <= set(of_key)
-    assert len(of_key) == table.num_keys <= 100
-    for key, values in of_key.items():
-        either = [start_of([key])[0].tolist()] if key < 40 else []
-        assert values in [*either, [key] * 4]
+    read = snapshot.read(0, snapshot.num_rows)
+    rows = zip(read["values"].tolist(), read["counts"].tolist(), read["versions"].tolist())
+    there = dict(zip(read["keys"].tolist(), rows))
+    assert set(known.tolist()) <= set(there)
+    assert len(there) == table.num_keys <= 100
+    for key, row in there.items():
+        own = [(start_of([key])[0].tolist(), 1, 3)] if key < 40 else []
+        assert row in [*own, ([key] * 4, 5, 9)]
 
 
 @pytest.mark.parametrize(

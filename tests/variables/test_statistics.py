@@ -16,6 +16,19 @@ v1 = tf.compat.v1
 SEED = 3
 
 
+def in_tiers(*of_tests):
+    """Makes a test for tables in these tiers, such as "hbm+dram"."""
+    return pytest.mark.parametrize(
+        "tiers",
+        [
+            pytest.param(
+                tiers.split("+"), id=tiers, marks=[pytest.mark.gpu] if "hbm" in tiers else []
+            )
+            for tiers in of_tests
+        ],
+    )
+
+
 def read_events(folder):
     """{tag: {step: value}}"""
     found = {}
@@ -45,9 +58,11 @@ def of(table):
     return found
 
 
-def test_ids_that_have_a_row_and_keys_that_get_one():
+@in_tiers("dram", "hbm", "hbm+dram")
+def test_ids_that_have_a_row_and_keys_that_get_one(tiers):
     # Given a table that admits keys the second time
-    table = ge.keyed_table("counted", 4, admit_after=2)
+    tier_bytes = [1 << 20] if len(tiers) > 1 else None
+    table = ge.keyed_table("counted", 4, admit_after=2, tiers=tiers, tier_bytes=tier_bytes)
     train = trainer(table)
 
     # When it trains 1 and 2, then 2 twice and 3, and reads 1, 2 and 3
@@ -58,43 +73,55 @@ def test_ids_that_have_a_row_and_keys_that_get_one():
     # Then 2 alone has a row, since the second step, and one of eight ids found it
     found = of(table)
     assert (found.keys, found.admitted) == (1, 1)
-    assert (found.looked_up, found.found) == (8, {"dram": 1})
-    assert found.hit_rates() == {"dram": 1 / 8}
+    of_others = dict.fromkeys(tiers[1:], 0)
+    assert (found.looked_up, found.found) == (8, {tiers[0]: 1, **of_others})
+    assert found.hit_rates() == {tiers[0]: 1 / 8, **of_others}
     assert found.memory_bytes == int(table.memory_bytes())
-    assert found.bytes_by_tier == {"dram": found.memory_bytes}
+    assert found.bytes_by_tier == {tiers[0]: found.memory_bytes, **of_others}
 
 
-def test_rows_in_memory_and_on_disk(tmp_path):
-    # Given a table with 1,000 keys, most of which are on disk
+@in_tiers("dram+disk", "hbm+dram", "hbm+dram+disk")
+def test_rows_in_memory_and_below(tiers, tmp_path):
+    # Given a table with 1,000 keys, most of which are not in the first tier
+    tier_bytes = [200 * 96, 300 * 96][: len(tiers) - 1]
     table = ge.keyed_table(
-        "tiered", 16, tiers=["dram", "disk"], tier_bytes=[200 * 96], disk_folder=str(tmp_path)
-    )
+        "tiered", 16, num_initial_rows=8, tiers=tiers, tier_bytes=tier_bytes,
+        disk_folder=str(tmp_path) if "disk" in tiers else None,
+    )  # fmt: skip
     train, keys = trainer(table), np.arange(1000)
     for part in np.split(keys, 20):
         train(part)
     before = of(table)
-    tiers = table.lookup_tier(keys[:60]).numpy()
+    some = keys[::16]
+    tier_of = table.lookup_tier(some).numpy()
 
     # When some are looked up, each twice, beside keys that have no row
-    ids = np.concatenate([keys[:60], keys[:60], [-1, -2, -3]])
+    ids = np.concatenate([some, some, [-1, -2, -3]])
     ge.lookup([table], [tf.constant(ids)])
 
     # Then ids are counted by the tier in which their row was
     found = of(table)
-    in_memory = 2 * int((tiers == 0).sum())
-    assert 2 * int((tiers == 1).sum()) == 120 - in_memory > 0
-    assert found.looked_up - before.looked_up == 123
-    assert found.hit_rates(before) == {"dram": in_memory / 123, "disk": (120 - in_memory) / 123}
-    assert found.wait_seconds > before.wait_seconds > 0
-    assert found.bytes_by_tier["disk"] == found.disk_bytes >= 0
+    expected = {tier: 2 * int((tier_of == n).sum()) for n, tier in enumerate(tiers)}
+    assert min(expected.values()) > 0 and sum(expected.values()) == 2 * len(some)
+    assert found.looked_up - before.looked_up == len(ids)
+    assert found.hit_rates(before) == {tier: n / len(ids) for tier, n in expected.items()}
+    if "disk" in tiers:
+        assert found.wait_seconds > before.wait_seconds > 0
+        assert found.bytes_by_tier["disk"] == found.disk_bytes >= 0
+    if "hbm" in tiers:
+        assert found.bytes_by_tier["dram"] == found.host_bytes >= 100 * 64
+    assert sum(found.bytes_by_tier.values()) == found.memory_bytes + found.disk_bytes
     # and rows that are prefetched are not counted, until they are looked up
     ge.route_ids([table], [tf.constant(keys[100:150])])
     assert of(table).looked_up == found.looked_up
 
 
-@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+@in_tiers("dram", "dram+disk", "hbm", "hbm+dram+disk")
 def test_keys_that_go_by_policy(tiers, tmp_path):
-    on_disk = {"tier_bytes": [20 * 96], "disk_folder": str(tmp_path)} if len(tiers) > 1 else {}
+    on_disk = {}
+    if "disk" in tiers:
+        tier_bytes = [60 * 96] * (len(tiers) - 1)
+        on_disk = {"tier_bytes": tier_bytes, "disk_folder": str(tmp_path)}
     table = ge.keyed_table(
         "going", 4, tiers=tiers, max_keys=100, budget_of="rank", evict="least_frequent",
         evict_after_steps=3, evict_below_norm=1e-9, **on_disk,
@@ -118,11 +145,12 @@ def test_keys_that_go_by_policy(tiers, tmp_path):
     assert 0 < found.oldest_steps <= 3
 
 
-def test_how_ids_repeat_by_samples():
+@in_tiers("dram", "hbm")
+def test_how_ids_repeat_by_samples(tiers):
     # Given a batch of 1,000 ids, a third of which are one key
     random = np.random.default_rng(SEED)
     ids = random.permutation(np.r_[np.full(333, 7), random.integers(100, 600, 667)])
-    table = ge.keyed_table("repeated", 4)
+    table = ge.keyed_table("repeated", 4, tiers=tiers)
 
     # When it was looked up often enough for samples of all parts of the table
     for _ in range(512):

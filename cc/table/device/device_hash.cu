@@ -70,6 +70,14 @@ int64_t DeviceHash::memory_bytes() const {
          bloom_bytes_ + (budget_ == nullptr ? 0 : budget_->bytes() + free_rows_->bytes());
 }
 
+int64_t DeviceHash::host_bytes() const {
+  if (moves_ == nullptr) return 0;
+  const Alone alone(*this);
+  int64_t bytes = RowBytes();
+  for (size_t s = 0; s < slots_.size(); ++s) bytes += SlotBytes(s);
+  return std::max<int64_t>(0, State().next_row - device_rows_) * bytes;
+}
+
 float DeviceHash::load_factor() const {
   const Alone alone(*this);
   return static_cast<float>(State().used_slots) / static_cast<float>(index_->num_slots());
@@ -182,10 +190,35 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
   RequireCuda(ChooseEvicted(Ref(), AsOfNow(eviction), step, num_rows, flags.data(), stream));
   DeviceBuffer<int64_t> rows(num_rows);
   const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
-  if (eviction.kind != Eviction::Kind::kNone) HandOut(rows.data(), count);
+  if (eviction.kind != Eviction::Kind::kNone) {
+    HandOut(rows.data(), count);
+    use_.AddExpired(count);
+  }
   DeviceBuffer<int64_t> keys(count);
   RequireCuda(KeysOfRows(Ref(), rows.data(), count, keys.data(), stream));
   return EraseKeys(keys.data(), count);
+}
+
+UseCounts DeviceHash::use_counts() const {
+  constexpr int64_t kMostLookedAt = 1 << 16;
+  const Alone alone(*this);
+  const cudaStream_t stream = streams_.own();
+  UseCounts counts = use_.Counts(stream);
+  const int64_t num_rows = State().next_row - first_row();
+  const int64_t stride = 1 + num_rows / kMostLookedAt,
+                num_sampled = (num_rows + stride - 1) / stride;
+  std::vector<RowInfo> infos(num_sampled);
+  if (num_sampled > 0) {
+    RequireCuda(cudaMemcpy2DAsync(infos.data(), sizeof(RowInfo), ref_.infos + first_row(),
+                                  stride * sizeof(RowInfo), sizeof(RowInfo), num_sampled,
+                                  cudaMemcpyDeviceToHost, stream));
+    RequireCuda(cudaStreamSynchronize(stream));
+  }
+  for (const RowInfo& info : infos) {
+    if (info.count < 0 || info.version < 0) continue;  // of no key, or of no step
+    counts.oldest_steps = std::max(counts.oldest_steps, last_step_ - info.version);
+  }
+  return counts;
 }
 
 void DeviceHash::Clear() {

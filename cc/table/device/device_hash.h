@@ -23,6 +23,7 @@
 #include "table/device/device_streams.h"
 #include "table/device/device_table.h"
 #include "table/device/device_table_ref.cuh"
+#include "table/device/device_use.h"
 #include "table/device/growing_index.h"
 #include "table/device/make_places.h"
 #include "table/device/prefetch_rows.h"
@@ -60,6 +61,7 @@ class DeviceHash : public EmbeddingTable {
   const std::vector<SlotOptions>& slots() const override { return slots_; }
   int64_t num_keys() const override;
   int64_t memory_bytes() const override;
+  int64_t host_bytes() const override;
   float load_factor() const override;
   void Find(const int64_t* keys, int64_t num_keys, int64_t* rows) const override;
   RowInfo Info(int64_t row) const override;
@@ -73,6 +75,7 @@ class DeviceHash : public EmbeddingTable {
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   void TakeEvicted(KeyedRows* rows) override;
   BudgetCounts budget_counts() const override;
+  UseCounts use_counts() const override;
   ChangeLog* changes() override;
   ChangeMark Now() const override;
   std::unique_ptr<Snapshot> TakeSnapshot(bool changes_only, const Eviction& eviction, int64_t step,
@@ -86,13 +89,15 @@ class DeviceHash : public EmbeddingTable {
   const RowInfo* infos() const { return ref_.infos; }
   Status Reserve(int64_t num_keys);
 
-  // What LocateRowsCuda does with a table, holding its mutex: Prepare, launch with Ref(), and once
-  // it has trained CheckFull, after which other streams go on; it waits only where Prepare found
-  // little memory left.
+  // LocateRowsCuda holds the mutex of each table of a call. It calls Prepare, launches with Ref(),
+  // and after training CheckFull; then other streams go on. CheckFull waits for the device only if
+  // Prepare found too little memory.
   std::mutex& mutex() const { return mutex_; }
   // Before that, for a table that has rows on disk: brings those of the keys into memory, and makes
   // sure that there is space for new ones. Holding its mutex.
   virtual Status PrefetchRowsOf(const std::vector<DeviceKeys>&, Access, cudaStream_t) { return {}; }
+  // The call for which that was done has failed.
+  virtual void AbandonCall() {}
   // Rows on disk of the next batch, ahead of it: PrefetchAhead takes its keys; PrefetchSome brings
   // some rows while `stream` goes on, and returns whether there may be more; IsPrefetching: whether
   // there is something to do for it. Holding the mutex, but for AwaitMark, after which PrefetchSome
@@ -105,6 +110,8 @@ class DeviceHash : public EmbeddingTable {
   Status Prepare(int64_t num_keys, Access access, bool admits_all, int64_t step,
                  cudaStream_t stream, const std::vector<int64_t>& own_batches);
   DeviceTableRef Ref() const;
+  // The prepared call, with so many keys, is counted where `ref` says then.
+  void CountCall(int64_t num_keys, DeviceTableRef* ref) { use_.BeginCall(num_keys, ref); }
   // What the prepared call needs to make places, and to halve counts; nothing: it cannot exceed the
   // budget.
   const std::optional<PlacesArgs>& places() const { return places_; }
@@ -196,7 +203,7 @@ class DeviceHash : public EmbeddingTable {
   int64_t OldestBatchLocked() const;
   ChangeMark NowLocked() const;
 
-  // Its budget and its keys' times: device_hash_budget.cu.
+  // Its budget: device_hash_budget.cu.
   bool HasBudgetOfBytes() const { return options_.budget.max_bytes > 0; }
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // With a budget of bytes: fewer keys, with those slots too. An error: there is no space for them.
@@ -243,8 +250,14 @@ class DeviceHash : public EmbeddingTable {
   std::vector<char> OfSlot(int slot, const std::vector<int64_t>& rows) const;  // -1: nothing
 
   Status InsertSome(const KeyedRows& rows, const std::vector<size_t>& chosen);
-  void WriteGiven(const KeyedRows& rows, const std::vector<size_t>& chosen,
-                  const std::vector<int64_t>& to);
+  // Where rows that are given go, and memory for them on the way, as wide as the widest array.
+  struct GivenRows {
+    const int64_t* rows;  // in device memory
+    char* values;         // in device memory
+    char* host_values;
+  };
+  int64_t WidestBytes() const;
+  void WriteGiven(const KeyedRows& rows, const std::vector<size_t>& chosen, const GivenRows& to);
   int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
   // Takes keys out of the index; their rows, or kNoRow, are nobody's then. Returns them, and writes
   // them to device_rows, [num_keys].
@@ -282,6 +295,7 @@ class DeviceHash : public EmbeddingTable {
   bool may_be_full_ = false;
   Status full_because_;
 
+  DeviceUse use_;
   std::unique_ptr<DeviceBudget> budget_;                   // null: without one
   int score_slot_ = -1, born_slot_ = -1, time_slot_ = -1;  // -1: there is none
   int64_t last_step_ = -1;                                 // that was trained
@@ -293,7 +307,9 @@ class DeviceHash : public EmbeddingTable {
   std::shared_ptr<RowCopies> snapshot_;  // being read, or null
 };
 
-// LocateRowsCuda, but every key gets a row, and the caller holds the mutex. One table.
+// As LocateRowsCuda to train, of one table whose mutex the caller holds, without its filter. A key
+// for which there is no row has an initial row in `rows`. After an error, keys that were not
+// reached keep what `rows` had.
 Status InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
                       void* scratch, cudaStream_t stream);
 

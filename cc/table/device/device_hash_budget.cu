@@ -1,5 +1,5 @@
 // What a DeviceHash does for its budget (table/budget.h) beside training, which make_places.cu
-// does, and the time of its keys.
+// does.
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>

@@ -1,5 +1,6 @@
 // Rows that a caller gives, as of a checkpoint, are inserted in a DeviceHash.
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "core/device_buffer.h"
@@ -11,7 +12,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kKeysAtOnce = 1 << 20;
+constexpr int64_t kKeysAtOnce = 1 << 20, kBytesAtOnce = int64_t{64} << 20;
 
 }  // namespace
 
@@ -32,8 +33,8 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   const Alone alone(*this);
   ++clock_;  // the next snapshot of changes has these rows
   // In a budget of bytes, counts of as many keys as the largest call has may have to find space.
-  const int64_t at_once =
-      HasBudgetOfBytes() ? std::min(kKeysAtOnce, budget_->max_keys() / 16 + 1) : kKeysAtOnce;
+  int64_t at_once = std::min(kKeysAtOnce, kBytesAtOnce / WidestBytes() + 1);
+  if (HasBudgetOfBytes()) at_once = std::min(at_once, budget_->max_keys() / 16 + 1);
   for (size_t begin = 0; begin < chosen.size(); begin += at_once) {
     const size_t end = std::min(chosen.size(), begin + static_cast<size_t>(at_once));
     const Status status = InsertSome(rows, {chosen.begin() + begin, chosen.begin() + end});
@@ -42,69 +43,81 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   return {};
 }
 
-// A key that finds no row is left as it was.
+// A key that finds no row is left as it was. All memory is allocated before a key has a row that is
+// not written yet.
 Status DeviceHash::InsertSome(const KeyedRows& rows, const std::vector<size_t>& chosen) {
   const cudaStream_t stream = streams_.own();
   const auto count = static_cast<int64_t>(chosen.size());
-  std::vector<int64_t> keys;
+  std::vector<int64_t> keys, to(count, kNoRow);
   for (const size_t i : chosen) keys.push_back(rows.keys[i]);
-  const std::vector<int64_t> none(count, kNoRow);
   const DeviceBuffer<int64_t> device_keys(keys.data(), count, stream);
-  DeviceBuffer<int64_t> device_rows(none.data(), count, stream);
+  const DeviceBuffer<int64_t> device_rows(to.data(), count, stream);
   const DeviceKeysToLocate request{this, device_keys.data(), count, device_rows.data()};
-  DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
+  const DeviceBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain));
+  const DeviceBuffer<char> values(count * WidestBytes());
+  std::vector<char> host_values(count * WidestBytes());
   // Copies rows for the snapshot as it goes.
   const Status status =
       InsertRowsCuda(this, device_keys.data(), count, device_rows.data(), scratch.data(), stream);
-  const std::vector<int64_t> found = ToHost(device_rows.data(), count, stream);
+  to = ToHost(device_rows.data(), count, stream);
   std::vector<size_t> with_row;
-  std::vector<int64_t> rows_of_keys;
   for (int64_t i = 0; i < count; ++i) {
-    if (found[i] < first_row()) continue;
+    if (to[i] < first_row()) continue;
+    to[with_row.size()] = to[i];
     with_row.push_back(chosen[i]);
-    rows_of_keys.push_back(found[i]);
   }
-  if (!with_row.empty()) WriteGiven(rows, with_row, rows_of_keys);
+  to.resize(with_row.size());
+  RequireCuda(cudaMemcpyAsync(device_rows.data(), to.data(), to.size() * sizeof(int64_t),
+                              cudaMemcpyHostToDevice, stream));
+  WriteGiven(rows, with_row, {device_rows.data(), values.data(), host_values.data()});
   if (!status.ok() || with_row.size() == chosen.size()) return status;
   return FullError("other batches hold rows that lost their keys");
 }
 
-// Writes what `rows` has for each i of `chosen` to the rows `to`.
+int64_t DeviceHash::WidestBytes() const {
+  int64_t bytes = std::max<int64_t>(RowBytes(), sizeof(RowInfo));
+  for (size_t s = 0; s < slots_.size(); ++s) bytes = std::max(bytes, SlotBytes(s));
+  return bytes;
+}
+
+// Writes what `rows` has for each i of `chosen`, one array after the other.
 void DeviceHash::WriteGiven(const KeyedRows& rows, const std::vector<size_t>& chosen,
-                            const std::vector<int64_t>& to) {
+                            const GivenRows& to) {
   const cudaStream_t stream = streams_.own();
   const auto count = static_cast<int64_t>(chosen.size());
-  const DeviceBuffer<int64_t> device_rows(to.data(), count, stream);
-  auto scatter = [&](const void* from, int64_t bytes, void* array) {
-    RequireCuda(ScatterRows(static_cast<const char*>(from), device_rows.data(), count,
-                            static_cast<int32_t>(bytes), static_cast<char*>(array), stream));
+  if (count == 0) return;
+  auto scatter = [&](int64_t bytes, void* array) {
+    RequireCuda(ScatterRows(to.values, to.rows, count, static_cast<int32_t>(bytes),
+                            static_cast<char*>(array), stream));
     RequireCuda(cudaStreamSynchronize(stream));
   };
-  auto scatter_chosen = [&](const std::vector<char>& from, int64_t bytes, char* array) {
-    std::vector<char> host(count * bytes);
-    for (int64_t i = 0; i < count; ++i) {
-      std::copy_n(from.data() + chosen[i] * bytes, bytes, host.data() + i * bytes);
-    }
-    const DeviceBuffer<char> device(host.data(), count * bytes, stream);
-    scatter(device.data(), bytes, array);
+  auto write = [&](int64_t bytes, void* array) {
+    RequireCuda(
+        cudaMemcpyAsync(to.values, to.host_values, count * bytes, cudaMemcpyHostToDevice, stream));
+    scatter(bytes, array);
   };
-  std::vector<RowInfo> infos;
-  for (const size_t i : chosen) {
-    infos.push_back({rows.keys[i], rows.counts[i], rows.versions[i], clock_});
+  auto write_chosen = [&](const std::vector<char>& from, int64_t bytes, char* array) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(from.data() + chosen[i] * bytes, bytes, to.host_values + i * bytes);
+    }
+    write(bytes, array);
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t from = chosen[i];
+    const RowInfo info{rows.keys[from], rows.counts[from], rows.versions[from], clock_};
+    std::memcpy(to.host_values + i * sizeof(info), &info, sizeof(info));
   }
-  const DeviceBuffer<RowInfo> device_infos(infos.data(), count, stream);
-  scatter(device_infos.data(), sizeof(RowInfo), ref_.infos);
-  scatter_chosen(rows.values, RowBytes(), ref_.rows);
+  write(sizeof(RowInfo), ref_.infos);
+  write_chosen(rows.values, RowBytes(), ref_.rows);
   for (size_t s = 0; s < slots_.size(); ++s) {
     char* array = slot_arrays_[s]->data();
     if (s < rows.slots.size() && !rows.slots[s].empty()) {
-      scatter_chosen(rows.slots[s], SlotBytes(s), array);
+      write_chosen(rows.slots[s], SlotBytes(s), array);
       continue;
     }
-    const DeviceBuffer<char> initial(count * SlotBytes(s));
-    RequireCuda(FillSlotArray({initial.data(), slots_[s].width, slots_[s].dtype, slots_[s].initial},
+    RequireCuda(FillSlotArray({to.values, slots_[s].width, slots_[s].dtype, slots_[s].initial},
                               count, stream));
-    scatter(initial.data(), SlotBytes(s), array);
+    scatter(SlotBytes(s), array);
   }
 }
 

@@ -54,6 +54,8 @@ struct SlotArray {
 };
 
 struct RowCopiesRef;
+struct FoundCounts;
+struct PartSample;
 
 struct DeviceTableRef {
   IndexRef index;
@@ -84,6 +86,11 @@ struct DeviceTableRef {
   uint32_t minute;      // of the call
   int64_t decay_steps;  // of Budget
   bool lends;           // rows to keys without a place: LendsRows()
+  // Where the call counts (use_state.cuh); null: it does not.
+  FoundCounts* found;
+  unsigned long long* num_admitted;
+  PartSample* sample;  // of the keys of this part
+  int32_t sampled_part;
 
   // The row that a key without one reads.
   __device__ int64_t DefaultRow(int64_t key) const {

@@ -1,17 +1,16 @@
 // The kernels that locate keys. Each step is one launch for all tables of a call:
 //   0. CopyBeforeLocate   only while a snapshot is read: copies rows before they change
 //      HalveCounts   one launch a table with a budget and too many counts of keys without a row
-//   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
-//   claims
-//                    a slot of the index; the other occurrences follow it
+//   1. LocateKeys    finds rows, and counts their keys. Of a key without one, one occurrence claims
+//                    a slot of the index, and the others follow it
 //      DecayCounts, CountFound   count, in tables whose counts decay: these are halved first
 //   2. CountClaims, AddToBloom   only for tables with a filter: count the claimed keys
 //   3. ChooseRows    chooses the claimed keys that get a row; a scan numbers them by first position
 //   4. GiveRows      writes the new rows, and enters their numbers into the index; lends rows to
 //                    keys without a place in a budget that start as no row of a matrix
 //   5. TellFollowers copies the claiming occurrence's result to the other occurrences
-//   6. WriteReads    only for tables with a filter: the rows to read, where they are not those to
-//   train
+//   6. WriteReads    only for tables with a filter: the rows to read, where they differ from the
+//                    rows to train
 //   7. Finish        updates the tables' counters
 #pragma once
 
@@ -19,6 +18,7 @@
 #include "table/device/find_slots.cuh"
 #include "table/device/row_copies.cuh"
 #include "table/device/start_rows.cuh"
+#include "table/device/use_state.cuh"
 
 namespace group_embedding {
 namespace {
@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   const LocatePlace place = LocatePlace::Of(args);
   const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
   const FoundKey found = FindOrClaim<kTrain, kOfCall>(args, place, key);
+  CountFound(place.table, found.row);
   if (!place.is_key) return;
   if (!kTrain) {
     place.task.rows[place.i] = found.row >= 0 ? found.row : place.table.DefaultRow(key);
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kLocateThreads) CountClaimsKernel(LocateArgs a
   const uint64_t claim = args.claims[position];
   if (KindOfClaim(claim) == ClaimKind::kNone) return;
   const bool is_follower = KindOfClaim(claim) == ClaimKind::kFollower;
-  int64_t count = place.times();
+  int64_t count = args.admits_all ? 0 : place.times();
   if (!is_follower && args.candidates[position] != 0) {
     count += place.table.candidates[args.candidates[position] - 1].count;
   }
@@ -218,6 +219,12 @@ __device__ int64_t KeepCandidate(const LocateArgs& args, const LocatePlace& plac
   return candidate;
 }
 
+// Whether a key without a row is a candidate from now on. Rows that are given count nothing.
+__device__ bool IsCounted(const LocateArgs& args, const LocatePlace& place, bool was_candidate) {
+  return place.table.admission.kind == Admission::Kind::kCounter &&
+         (was_candidate || !args.admits_all);
+}
+
 // As PublishSlot, of a key that has claimed a slot of the call: the index has a slot for it only if
 // it was a candidate.
 __device__ bool PutIntoIndex(const LocateArgs& args, const LocatePlace& place, int64_t key,
@@ -225,8 +232,8 @@ __device__ bool PutIntoIndex(const LocateArgs& args, const LocatePlace& place, i
   const IndexRef& index = place.table.index;
   const uint64_t hash = IndexRef::HashOf(key);
   const bool has_row = row != kNoRow;
-  if (!has_row && place.table.admission.kind != Admission::Kind::kCounter) return false;
   const int64_t former = args.candidates == nullptr ? 0 : args.candidates[place.position()];
+  if (!has_row && !IsCounted(args, place, former > 0)) return false;
   const int64_t number = has_row ? row : KeepCandidate(args, place, key);
   if (former == 0) {
     __threadfence();  // the candidate is written before its number is in the index
@@ -254,7 +261,7 @@ __device__ bool PublishSlot(const LocateArgs& args, const LocatePlace& place, in
   const bool was_candidate = args.candidates != nullptr && args.candidates[place.position()] != 0;
   if (row != kNoRow) {
     __stcg(slot, SlotWord::Make(tag, SlotKind::kRow, row));
-  } else if (place.table.admission.kind == Admission::Kind::kCounter) {
+  } else if (IsCounted(args, place, was_candidate)) {
     const int64_t candidate = KeepCandidate(args, place, key);
     __threadfence();
     __stcg(slot, SlotWord::Make(tag, SlotKind::kCandidate, candidate));
@@ -377,6 +384,7 @@ __global__ void FinishKernel(LocateArgs args) {
   state.num_free -= reused;
   state.next_row += given + lent - reused;
   state.num_keys += given;
+  if (table.num_admitted != nullptr) *table.num_admitted += given;
   state.lent_asked_for = 0;
   const int64_t taken = state.candidates_taken;
   const int64_t taken_free = min(taken, state.num_free_candidates);

@@ -21,7 +21,8 @@ struct LocatePlan {
   BlockPlan blocks;
   bool has_filter = false, has_bloom = false, has_reads = false, has_decay = false;
   bool has_budget = false;
-  // Each table's, of two slots for each key if its new keys claim none of its index.
+  // The slots of the call that a table's new keys claim, two for each key; no buckets: they claim
+  // slots of its index (DeviceHash::claims_of_call).
   std::vector<IndexArea> claim_areas;
   bool claims_of_call = false;
 

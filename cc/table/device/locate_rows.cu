@@ -11,6 +11,7 @@
 #include "table/device/locate_kernels.cuh"
 #include "table/device/locate_plan.h"
 #include "table/device/make_places_on_host.h"
+#include "table/device/sample_keys.h"
 
 namespace group_embedding {
 namespace {
@@ -38,8 +39,10 @@ class LocateScratch {
     args.num_tables = static_cast<int64_t>(tables.size());
     args.claim_areas = arrays_.Add(plan.claim_areas);
     size_ = arrays_.size();
-    if (access == Access::kRead) return args;
     const int64_t count = plan.num_positions();
+    num_sample_slots_ = NumSampleSlots(count);
+    sample_slots_ = Take<SampledKey>(num_sample_slots_);
+    if (access == Access::kRead) return args;
     args.claims = Take<uint64_t>(count);
     args.firsts = Take<uint32_t>(count);
     args.gets_row = Take<int32_t>(count + 1);
@@ -60,6 +63,9 @@ class LocateScratch {
     return cub::DeviceScan::ExclusiveSum(scan_, scan_bytes_, args.gets_row, args.ranks,
                                          static_cast<int>(num_positions + 1), stream);
   }
+  cudaError_t Sample(const LocateArgs& args, int64_t num_blocks, cudaStream_t stream) const {
+    return SampleKeys(args, num_blocks, sample_slots_, num_sample_slots_, stream);
+  }
   // The slots of the call, of which none is claimed yet.
   cudaError_t EmptyClaims(const LocateArgs& args, cudaStream_t stream) const {
     if (args.claim_slots == nullptr) return cudaSuccess;
@@ -78,7 +84,8 @@ class LocateScratch {
   DeviceArrays arrays_;
   char* begin_;
   int64_t size_ = 0;
-  int64_t num_claim_slots_ = 0;
+  int64_t num_claim_slots_ = 0, num_sample_slots_ = 0;
+  SampledKey* sample_slots_ = nullptr;
   void* scan_ = nullptr;
   size_t scan_bytes_ = 0;
 };
@@ -184,19 +191,26 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
               void* scratch_memory, cudaStream_t stream) {
   const Stage stage("locate");
   if (plan.num_positions() == 0) return {};
+  cudaGetLastError();  // of something that failed before: launches are checked by it
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
+  bool is_sampled = false;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     Status status =
         plan.tables[t]->Prepare(plan.KeysOf(t), access, admits_all, step, stream, plan.batches[t]);
     if (!status.ok()) return status;
     tables.push_back(plan.tables[t]->Ref());
+    if (!admits_all) plan.tables[t]->CountCall(plan.KeysOf(t), &tables.back());
+    is_sampled |= tables.back().sample != nullptr;
   }
   LocateScratch scratch(scratch_memory);
   LocateArgs args = scratch.Lay(plan, tables, access);
   args.step = step;
   args.admits_all = admits_all;
-  const cudaError_t error = scratch.Send(stream);
+  cudaError_t error = scratch.Send(stream);
+  if (error == cudaSuccess && is_sampled) {
+    error = scratch.Sample(args, plan.blocks.num_blocks(), stream);
+  }
   if (error != cudaSuccess) return InWords(error);
   Status status;
   if (access == Access::kRead) {
@@ -224,6 +238,24 @@ std::vector<std::unique_lock<std::mutex>> LockAll(std::vector<DeviceHash*> table
   for (DeviceHash* table : tables) locks.emplace_back(table->mutex());
   return locks;
 }
+
+// Tells tables that their call has failed, unless it ends.
+class BegunCall {
+ public:
+  explicit BegunCall(const std::vector<DeviceHash*>& tables) : tables_(tables) {}
+  ~BegunCall() {
+    for (DeviceHash* table : tables_) {
+      if (!has_ended_) table->AbandonCall();
+    }
+  }
+  BegunCall(const BegunCall&) = delete;
+  BegunCall& operator=(const BegunCall&) = delete;
+  void End() { has_ended_ = true; }
+
+ private:
+  const std::vector<DeviceHash*>& tables_;
+  bool has_ended_ = false;
+};
 
 // Returns whether there is memory to bring rows. The caller holds the tables' mutexes.
 bool MakePrefetchSpace(const LocatePlan& plan, cudaStream_t stream) {
@@ -262,12 +294,15 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
                       int64_t step, void* scratch, cudaStream_t stream) {
   const LocatePlan plan = PlanLocate(requests, num_requests);
   const auto locks = LockAll(plan.tables);
+  BegunCall call(plan.tables);
   const auto keys = KeysOfTables(plan);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const Status status = plan.tables[t]->PrefetchRowsOf(keys[t], access, stream);
     if (!status.ok()) return status;
   }
-  return Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
+  const Status status = Locate(plan, access, /*admits_all=*/false, step, scratch, stream);
+  if (status.ok()) call.End();
+  return status;
 }
 
 namespace {

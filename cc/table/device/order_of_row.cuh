@@ -18,7 +18,7 @@ class DeviceOrderOfRow {
                               const int64_t& step)
       : table_(table), p_(places), step_(step) {}
 
-  // For some steps since its key came.
+  // Whether the row's key came so few steps ago that it stays: Budget::safe_steps.
   __device__ bool IsSafeNow(int64_t row) const {
     return !kIsPlain && table_.born != nullptr &&
            IsSafe(__ldcg(&table_.born[row]), step_, p_.safe_steps);

@@ -10,6 +10,22 @@
 #include "table/order_of_rows.h"
 
 namespace group_embedding {
+namespace {
+
+// Makes a number smaller as long as it lives.
+class Fewer {
+ public:
+  Fewer(int64_t* number, int64_t by) : number_(*number), by_(by) { number_ -= by_; }
+  ~Fewer() { number_ += by_; }
+  Fewer(const Fewer&) = delete;
+  Fewer& operator=(const Fewer&) = delete;
+
+ private:
+  int64_t& number_;
+  const int64_t by_;
+};
+
+}  // namespace
 
 void DiskTieredHash::CountBelow(std::vector<int64_t>* of_shares) const {
   if (of_shares->size() == 1) {
@@ -100,10 +116,8 @@ Status DiskTieredHash::MakePlacesOnHost(int64_t num_keys, std::unordered_set<int
   makes_places_ = false;
   if (new_keys->empty()) return {};
   const Alone alone(*this, std::adopt_lock);
-  enqueued_ -= num_keys;  // the state does not have the keys of this call yet
-  const Status status = MakePlaces(new_keys);
-  enqueued_ += num_keys;
-  return status;
+  const Fewer before_call(&enqueued_, num_keys);  // the state has no key of this call yet
+  return MakePlaces(new_keys);
 }
 
 // The keys that the call has found stay: their rows are of this call.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 
@@ -175,7 +176,17 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                                       cudaStream_t stream) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = BringRowsOf(keys, access, stream);
+  const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+  use_.AddWait(waited.count());
+  return status;
+}
+
+Status DiskTieredHash::BringRowsOf(const std::vector<DeviceKeys>& keys, Access access,
+                                   cudaStream_t stream) {
   makes_places_ = false;
+  use_.EndBringing();
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
@@ -191,7 +202,9 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   ++clock_;
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
   const JoinedKeys joined{keys, streams_.own(), streams_.own()};
-  const std::vector<int64_t> missing = Missing(joined, held_since);
+  DeviceTableRef ref = RefAt(held_since);
+  use_.BeginBringing(&ref);
+  const std::vector<int64_t> missing = Missing(joined, ref);
   FoundOnDisk found;
   Status status = disk_->FindAll(missing, &found);
   if (!status.ok()) return status;

@@ -28,6 +28,11 @@ class DiskTieredHash : public DeviceHash {
   }
   int64_t num_keys() const override;
   int64_t memory_bytes() const override;
+  UseCounts use_counts() const override {
+    UseCounts counts = DeviceHash::use_counts();
+    counts.num_expired += disk_->num_expired();
+    return counts;
+  }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }
   Status Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const override;
   Status ReadAll(KeyedRows* rows) const override;
@@ -39,6 +44,11 @@ class DiskTieredHash : public DeviceHash {
                                          int64_t follower) override;
   Status PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                         cudaStream_t stream) override;
+  void AbandonCall() override {
+    keys_of_shares_.clear();
+    makes_places_ = false;
+    use_.EndBringing();
+  }
   // In prefetch_from_disk.cu.
   void PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
   bool IsPrefetching() const override;
@@ -56,7 +66,8 @@ class DiskTieredHash : public DeviceHash {
   // Whether a call may exceed the budget that has at most so many new keys of each share; else they
   // are counted.
   bool MayExceedBudget(const std::vector<int64_t>& new_of_shares, bool all_get_rows);
-  // Where all rows are in memory: whether a call with so many keys may need more than that.
+  // Where all rows are in memory: whether a call with so many keys needs no more than that, and
+  // cannot exceed the budget.
   bool FitsInMemory(int64_t num_keys);
   Status MakePlaces(std::unordered_set<int64_t>* new_keys);
   // Rows that were lent become free once no batch holds them.
@@ -65,10 +76,12 @@ class DiskTieredHash : public DeviceHash {
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
   // located in a call since `held_since`. These stay in memory.
   //
+  // Brings rows of a call's keys, and waits for the device.
+  Status BringRowsOf(const std::vector<DeviceKeys>& keys, Access access, cudaStream_t stream);
   // The keys without a row in memory, each once, in the order of the disk. The rows of the others
-  // are held from now on, as are those that TakeIn brings.
-  std::vector<int64_t> Missing(const JoinedKeys& keys, int64_t held_since) const {
-    return FindMissing(RefAt(held_since), keys.data(), keys.num_keys(), streams_.own());
+  // are held as of the call of `ref` from now on, as are those that TakeIn brings.
+  std::vector<int64_t> Missing(const JoinedKeys& keys, const DeviceTableRef& ref) const {
+    return FindMissing(ref, keys.data(), keys.num_keys(), streams_.own());
   }
   // Brings rows to memory, which then had space for `num_rows`, and if it can, for `num_lent` more.
   Status TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t num_lent, int64_t held_since);

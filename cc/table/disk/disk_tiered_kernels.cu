@@ -6,6 +6,7 @@
 #include "table/device/find_one.cuh"
 #include "table/device/row_copies.cuh"
 #include "table/device/thread_each.cuh"
+#include "table/device/use_state.cuh"
 #include "table/disk/disk_tiered_kernels.h"
 #include "table/row_records.h"
 
@@ -16,11 +17,13 @@ namespace {
 __global__ void FlagMissingKernel(DeviceTableRef table, const int64_t* keys, int64_t num_keys,
                                   bool* is_missing) {
   const int64_t i = ThreadIndex();
-  if (i >= num_keys) return;
   uint64_t word = 0;
-  const bool has_row =
-      FindSlot(table, keys[i], &word) != nullptr && SlotWord::Kind(word) == SlotKind::kRow;
-  if (has_row) table.moves.Use(table.infos, SlotWord::Number(word), table.clock);
+  const bool has_row = i < num_keys && FindSlot(table, keys[i], &word) != nullptr &&
+                       SlotWord::Kind(word) == SlotKind::kRow;
+  const int64_t row = has_row ? SlotWord::Number(word) : kNoRow;
+  CountFound(table, row);
+  if (i >= num_keys) return;
+  if (has_row) table.moves.Use(table.infos, row, table.clock);
   is_missing[i] = !has_row;
 }
 

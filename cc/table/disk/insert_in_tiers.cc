@@ -8,6 +8,17 @@
 namespace group_embedding {
 namespace {
 
+// Those of `keys` with a row in memory.
+std::vector<int64_t> InMemory(const std::vector<int64_t>& keys, const UpperTier& memory) {
+  std::vector<int64_t> rows(keys.size()), found;
+  memory.find(keys, rows.data());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (rows[i] != kNoRow) found.push_back(keys[i]);
+  }
+  return found;
+}
+
+// A key's former row on disk goes once its given one is in memory.
 Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTier& memory,
                   RowsOnDisk* disk) {
   InsertPlan plan(rows, begin, end);
@@ -20,8 +31,11 @@ Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTi
   plan.Split(in_memory, space.num_free);
   status = disk->CheckSize(static_cast<int64_t>(plan.below().size()),
                            static_cast<int64_t>(former.keys.size()));
-  if (status.ok()) status = disk->Erase(former.keys);
-  if (status.ok()) status = memory.insert(rows, plan.above());
+  if (!status.ok()) return status;
+  const Status inserted = memory.insert(rows, plan.above());
+  if (!inserted.ok()) former.keys = InMemory(former.keys, memory);
+  status = disk->Erase(former.keys);
+  if (!inserted.ok()) return inserted;
   if (status.ok()) status = disk->Insert(rows, plan.below(), space.clock);
   if (status.ok()) memory.drop_counts(plan.KeysBelow(rows));
   return status;

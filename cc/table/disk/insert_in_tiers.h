@@ -12,7 +12,8 @@
 
 namespace group_embedding {
 
-// The memory above the disk. The functions are called in this order.
+// The memory above the disk. The functions are called in this order, and `find` again
+// if `insert` fails.
 struct UpperTier {
   struct Space {
     int64_t num_free;  // rows

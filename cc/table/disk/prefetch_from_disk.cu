@@ -63,7 +63,7 @@ bool DiskTieredHash::PrefetchSome() {
 bool DiskTieredHash::PrefetchNext(KeysAhead* ahead) {
   const AfterMark after(&streams_);
   if (!ahead->is_sought) {
-    ahead->missing = Missing(ahead->keys, ahead->held_since);
+    ahead->missing = Missing(ahead->keys, RefAt(ahead->held_since));
     ahead->is_sought = true;
     return !ahead->missing.empty();
   }

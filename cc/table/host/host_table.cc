@@ -153,17 +153,16 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
 
 UseCounts HostShards::use_counts() const {
   UseCounts counts;
-  counts.are_kept = true;
   use_.AddTo(&counts);
-  int64_t num_found = 0;
+  int64_t num_found = 0, num_in_memory = 0;
   for (const Shard& shard : shards_) {
     num_found += shard.use.num_found;
     counts.num_looked_up += shard.use.num_found + shard.use.num_without;
-    counts.num_in_first_tier += shard.use.num_in_memory;
+    num_in_memory += shard.use.num_in_memory;
     counts.num_admitted += shard.use.num_admitted;
   }
-  counts.num_in_first_tier = has_tier_below() ? counts.num_in_first_tier : num_found;
-  counts.num_below = num_found - counts.num_in_first_tier;
+  counts.num_found[0] = has_tier_below() ? num_in_memory : num_found;
+  counts.num_found[1] = num_found - counts.num_found[0];
   const int64_t stride = 1 + (store_.num_rows() - first_row()) / kMostLookedAt;
   for (int64_t row = first_row(); row < store_.num_rows(); row += stride) {
     if (!store_.infos().IsKeys(row)) continue;

@@ -34,14 +34,15 @@ class TableUseOp : public TableOp {
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
     const UseCounts counts = table->use_counts();
     ScalarOutputs outputs(context);
-    TF_RETURN_IF_ERROR(outputs.Add(counts.are_kept));
-    for (const int64_t count : {counts.num_looked_up, counts.num_in_first_tier, counts.num_below,
-                                counts.num_admitted, counts.num_expired, counts.wait_nanoseconds,
-                                counts.num_sampled_ids, counts.num_sampled_keys}) {
+    for (const int64_t count :
+         {counts.num_looked_up, counts.num_found[0], counts.num_found[1], counts.num_found[2],
+          counts.num_admitted, counts.num_expired, counts.wait_nanoseconds, counts.num_sampled_ids,
+          counts.num_sampled_keys}) {
       TF_RETURN_IF_ERROR(outputs.Add(count));
     }
     TF_RETURN_IF_ERROR(outputs.Add(counts.hottest_share));
     TF_RETURN_IF_ERROR(outputs.Add(counts.oldest_steps));
+    TF_RETURN_IF_ERROR(outputs.Add(table->host_bytes()));
     return outputs.Add(table->disk_bytes());
   }
 };
@@ -53,10 +54,10 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>TableUse").Device(tensorflow::DEVIC
 // For tables on the GPU too, all of it is in host memory.
 REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>TableUse")
                             .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("is_counted")
                             .HostMemory("looked_up")
                             .HostMemory("in_first_tier")
-                            .HostMemory("below")
+                            .HostMemory("in_second_tier")
+                            .HostMemory("in_third_tier")
                             .HostMemory("admitted")
                             .HostMemory("expired")
                             .HostMemory("wait_nanoseconds")
@@ -64,6 +65,7 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>TableUse")
                             .HostMemory("sampled_keys")
                             .HostMemory("hottest_share")
                             .HostMemory("oldest_steps")
+                            .HostMemory("host_bytes")
                             .HostMemory("disk_bytes"),
                         Guarded<TableUseOp>);
 #endif  // GOOGLE_CUDA

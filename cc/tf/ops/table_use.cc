@@ -9,10 +9,10 @@ using ::tensorflow::shape_inference::InferenceContext;
 
 REGISTER_OP("GroupEmbedding>TableUse")
     .Input("table: resource")
-    .Output("is_counted: bool")
     .Output("looked_up: int64")
     .Output("in_first_tier: int64")
-    .Output("below: int64")
+    .Output("in_second_tier: int64")
+    .Output("in_third_tier: int64")
     .Output("admitted: int64")
     .Output("expired: int64")
     .Output("wait_nanoseconds: int64")
@@ -20,6 +20,7 @@ REGISTER_OP("GroupEmbedding>TableUse")
     .Output("sampled_keys: int64")
     .Output("hottest_share: double")
     .Output("oldest_steps: int64")
+    .Output("host_bytes: int64")
     .Output("disk_bytes: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
@@ -29,10 +30,8 @@ REGISTER_OP("GroupEmbedding>TableUse")
     .Doc(R"doc(
 Counts what a table was asked for and did, since it was made.
 
-is_counted: false: the table's storage counts nothing of what follows, up to oldest_steps.
 looked_up: ids of batches, trained or read.
-in_first_tier: those whose row was in the first tier when the batch came.
-below: those whose row was in a tier below.
+in_first_tier, in_second_tier, in_third_tier: those whose row was in that tier when the batch came.
 admitted: keys that got a row as they were trained.
 expired: keys that went by the steps, the minutes or the norm that the table evicts by.
 wait_nanoseconds: for which batches waited for rows of a tier below.
@@ -41,6 +40,7 @@ sampled_ids, sampled_keys: how many ids were in samples of batches, and how many
 hottest_share: of the ids of a batch, the most that one key had in a sample.
 oldest_steps: for how many steps a key was not trained, the most among up to 65,536 rows in memory;
   -1: no row has a step.
+host_bytes: of rows and slots in host memory below a GPU's; they are in the table's memory_bytes, too.
 disk_bytes: of rows on disk.
 )doc");
 

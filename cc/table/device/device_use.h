@@ -1,0 +1,49 @@
+// DeviceUse: counts what a table in GPU memory is asked for, as TableUse does in host memory. The
+// kernels that locate keys count what they find; the host reads that when it is asked.
+//
+// How ids repeat is sampled: one call in kSampleEvery counts the keys of one part of the table, by
+// their hash, another one each time (sample_keys.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/status.h"
+#include "table/use_counts.h"
+
+namespace group_embedding {
+
+struct DeviceTableRef;
+struct UseState;
+
+// Not thread-safe: the caller has the table's lock.
+class DeviceUse {
+ public:
+  static constexpr int64_t kSampleEvery = 8;
+
+  DeviceUse() = default;
+  ~DeviceUse();
+  DeviceUse(const DeviceUse&) = delete;
+  DeviceUse& operator=(const DeviceUse&) = delete;
+
+  Status Begin(cudaStream_t stream);
+  // A call locates so many keys, with the table as `ref`, which says then where kernels count.
+  void BeginCall(int64_t num_keys, DeviceTableRef* ref);
+  // Before that, if rows come from a tier below for the call: as BeginCall, for the kernel that
+  // looks which are missing. EndBringing: none come.
+  void BeginBringing(DeviceTableRef* ref);
+  void EndBringing() { brings_ = false; }
+
+  void AddExpired(int64_t num_keys) { num_expired_ += num_keys; }
+  void AddWait(int64_t nanoseconds) { wait_nanoseconds_ += nanoseconds; }
+  // Waits for the stream.
+  UseCounts Counts(cudaStream_t stream) const;
+
+ private:
+  UseState* state_ = nullptr;  // in device memory
+  bool brings_ = false;        // rows for the call that comes next
+  int64_t num_calls_ = 0, num_looked_up_ = 0, num_expired_ = 0, wait_nanoseconds_ = 0;
+};
+
+}  // namespace group_embedding
