@@ -40,9 +40,9 @@ class TableStatistics:
         without_place: how often a new key found no place in the budget.
         missed: evicted keys that were handed out to nobody.
         unique_share: how many different keys there were in a batch for each id, 0 to 1, by samples:
-            each 8th batch counts the keys of one of 64 parts of the table.
+            each 8th batch, on a GPU each 32nd, counts the keys of one of 64 parts of the table.
         hottest_share: the largest share that one key had of the ids of a batch, by the same
-            samples: 512 batches see all parts.
+            samples: 512 batches, on a GPU 2,048, see all parts.
         oldest_steps: for how many steps the key that was not trained for longest was not, among up
             to 65,536 keys in memory; -1: the table knows no steps.
         wait_seconds: for which lookups waited for rows of a lower tier.

@@ -17,8 +17,8 @@ Status DeviceUse::Begin(cudaStream_t stream) {
 }
 
 void DeviceUse::BeginCall(int64_t num_keys, DeviceTableRef* ref) {
-  ref->found = brings_ ? &state_->found_after : &state_->found;
-  brings_ = false;
+  ref->found = prefetches_ ? &state_->found_after : &state_->found;
+  prefetches_ = false;
   ref->num_admitted = &state_->num_admitted;
   num_looked_up_ += num_keys;
   const int64_t call = num_calls_++;
@@ -27,9 +27,9 @@ void DeviceUse::BeginCall(int64_t num_keys, DeviceTableRef* ref) {
   ref->sample = &state_->samples[ref->sampled_part];
 }
 
-void DeviceUse::BeginBringing(DeviceTableRef* ref) {
+void DeviceUse::BeginPrefetching(DeviceTableRef* ref) {
   ref->found = &state_->found_before;
-  brings_ = true;
+  prefetches_ = true;
 }
 
 UseCounts DeviceUse::Counts(cudaStream_t stream) const {

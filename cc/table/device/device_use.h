@@ -20,7 +20,7 @@ struct UseState;
 // Not thread-safe: the caller has the table's lock.
 class DeviceUse {
  public:
-  static constexpr int64_t kSampleEvery = 8;
+  static constexpr int64_t kSampleEvery = 32;
 
   DeviceUse() = default;
   ~DeviceUse();
@@ -31,9 +31,9 @@ class DeviceUse {
   // A call locates so many keys, with the table as `ref`, which says then where kernels count.
   void BeginCall(int64_t num_keys, DeviceTableRef* ref);
   // Before that, if rows come from a tier below for the call: as BeginCall, for the kernel that
-  // looks which are missing. EndBringing: none come.
-  void BeginBringing(DeviceTableRef* ref);
-  void EndBringing() { brings_ = false; }
+  // looks which are missing. EndPrefetching: none come.
+  void BeginPrefetching(DeviceTableRef* ref);
+  void EndPrefetching() { prefetches_ = false; }
 
   void AddExpired(int64_t num_keys) { num_expired_ += num_keys; }
   void AddWait(int64_t nanoseconds) { wait_nanoseconds_ += nanoseconds; }
@@ -42,7 +42,7 @@ class DeviceUse {
 
  private:
   UseState* state_ = nullptr;  // in device memory
-  bool brings_ = false;        // rows for the call that comes next
+  bool prefetches_ = false;    // rows for the call that comes next
   int64_t num_calls_ = 0, num_looked_up_ = 0, num_expired_ = 0, wait_nanoseconds_ = 0;
 };
 

@@ -1,8 +1,9 @@
 // The kernels that locate keys. Each step is one launch for all tables of a call:
 //   0. CopyBeforeLocate   only while a snapshot is read: copies rows before they change
+//      SampleKeys    only in some calls: counts how often some keys come (sample_keys.h)
 //      HalveCounts   one launch a table with a budget and too many counts of keys without a row
-//   1. LocateKeys    finds rows, and counts their keys. Of a key without one, one occurrence claims
-//                    a slot of the index, and the others follow it
+//   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
+//                    claims a slot of the index, and its other occurrences follow it
 //      DecayCounts, CountFound   count, in tables whose counts decay: these are halved first
 //   2. CountClaims, AddToBloom   only for tables with a filter: count the claimed keys
 //   3. ChooseRows    chooses the claimed keys that get a row; a scan numbers them by first position

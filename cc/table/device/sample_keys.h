@@ -17,7 +17,7 @@ struct SampledKey {
   unsigned long long count;  // ids
 };
 
-// Of a call with so many ids.
+// How many slots a call with so many ids has.
 inline int64_t NumSampleSlots(int64_t num_positions) { return 256 + num_positions / 16; }
 
 // Before the ids are located, as rows may be written over them.

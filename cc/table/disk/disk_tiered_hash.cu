@@ -177,16 +177,16 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                                       cudaStream_t stream) {
   const auto begin = std::chrono::steady_clock::now();
-  const Status status = BringRowsOf(keys, access, stream);
+  const Status status = PrefetchFromDiskFor(keys, access, stream);
   const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
   use_.AddWait(waited.count());
   return status;
 }
 
-Status DiskTieredHash::BringRowsOf(const std::vector<DeviceKeys>& keys, Access access,
-                                   cudaStream_t stream) {
+Status DiskTieredHash::PrefetchFromDiskFor(const std::vector<DeviceKeys>& keys, Access access,
+                                           cudaStream_t stream) {
   makes_places_ = false;
-  use_.EndBringing();
+  use_.EndPrefetching();
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
@@ -203,7 +203,7 @@ Status DiskTieredHash::BringRowsOf(const std::vector<DeviceKeys>& keys, Access a
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
   const JoinedKeys joined{keys, streams_.own(), streams_.own()};
   DeviceTableRef ref = RefAt(held_since);
-  use_.BeginBringing(&ref);
+  use_.BeginPrefetching(&ref);
   const std::vector<int64_t> missing = Missing(joined, ref);
   FoundOnDisk found;
   Status status = disk_->FindAll(missing, &found);

@@ -47,7 +47,7 @@ class DiskTieredHash : public DeviceHash {
   void AbandonCall() override {
     keys_of_shares_.clear();
     makes_places_ = false;
-    use_.EndBringing();
+    use_.EndPrefetching();
   }
   // In prefetch_from_disk.cu.
   void PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
@@ -76,8 +76,9 @@ class DiskTieredHash : public DeviceHash {
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
   // located in a call since `held_since`. These stay in memory.
   //
-  // Brings rows of a call's keys, and waits for the device.
-  Status BringRowsOf(const std::vector<DeviceKeys>& keys, Access access, cudaStream_t stream);
+  // As PrefetchRowsOf; waits for the device.
+  Status PrefetchFromDiskFor(const std::vector<DeviceKeys>& keys, Access access,
+                             cudaStream_t stream);
   // The keys without a row in memory, each once, in the order of the disk. The rows of the others
   // are held as of the call of `ref` from now on, as are those that TakeIn brings.
   std::vector<int64_t> Missing(const JoinedKeys& keys, const DeviceTableRef& ref) const {

@@ -8,7 +8,7 @@
 namespace group_embedding {
 namespace {
 
-// Those of `keys` with a row in memory.
+// Returns the keys, of these, that have a row in memory.
 std::vector<int64_t> InMemory(const std::vector<int64_t>& keys, const UpperTier& memory) {
   std::vector<int64_t> rows(keys.size()), found;
   memory.find(keys, rows.data());
