@@ -69,7 +69,7 @@ class EmbeddingTable {
   // The number of keys that can have a row, in all tiers, if the table also has `slots`.
   virtual int64_t max_keys(const std::vector<SlotOptions>& slots) const = 0;
   virtual int64_t memory_bytes() const = 0;         // used by rows, slots, infos and the index
-  virtual int64_t host_bytes() const { return 0; }  // of these, in host memory below a GPU's
+  virtual int64_t host_bytes() const { return 0; }  // of memory_bytes, in host memory below a GPU's
   virtual int64_t disk_bytes() const { return 0; }
   virtual float load_factor() const = 0;  // of the index
 
@@ -100,7 +100,7 @@ class EmbeddingTable {
   Status SetTime(int64_t minute);
   int64_t Minute() const;  // since 1970, of now
   virtual BudgetCounts budget_counts() const { return {}; }
-  virtual UseCounts use_counts() const = 0;  // Exclusive.
+  virtual UseCounts use_counts() const { return {}; }  // Exclusive.
   // Returns the keys that a table with a budget has evicted since the last call, with counts and
   // versions, and with values if options().budget says so. Exclusive.
   virtual void TakeEvicted(KeyedRows* /*rows*/) {}

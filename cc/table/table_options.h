@@ -76,7 +76,7 @@ struct TableOptions {
   bool keeps_time = false;  // of each key, the minute in which it was trained last: in kTimeSlot
   Budget budget;
 
-  // Those that evict the earliest keys first need the minute, too.
+  // Tables that evict the earliest keys first need the minute, too.
   bool KeepsTime() const { return keeps_time || budget.first == EvictFirst::kEarliest; }
 };
 

@@ -28,11 +28,12 @@ class TableStatistics:
         tiers: the memories of its rows, the fastest first.
         keys: that have a row.
         memory_bytes, disk_bytes: taken by rows, slots, metadata and the index; and on disk.
-        host_bytes: of memory_bytes, those of rows and slots in host memory below GPU memory.
+        host_bytes: of memory_bytes, those in host memory below GPU memory.
         load_factor: of the index, 0 to 1.
         max_keys: the number of keys that its budget allows; 0: it has none.
         looked_up: ids of batches that were looked up, trained or read.
-        found: how many of them had a row when the batch came, by tier.
+        found: how many of them had a row when the batch came, and prefetches that had begun were
+            done, by tier.
         admitted: keys that got a row as they were trained.
         evicted: keys that went, by policy: the order of the budget, such as "least_recent"; and
             "evict_after_steps", "evict_after_minutes", "evict_below_norm", joined by "+" where a
@@ -73,7 +74,7 @@ class TableStatistics:
         first = self.tiers[0]
         others = {"dram": self.host_bytes, "disk": self.disk_bytes}
         below = {tier: size for tier, size in others.items() if tier in self.tiers[1:]}
-        return {first: self.memory_bytes - self.host_bytes, **below}
+        return {first: max(0, self.memory_bytes - self.host_bytes), **below}
 
     def hit_rates(self, before: TableStatistics | None = None) -> dict[str, float]:
         """{tier: share of the ids looked up whose row was there}, since an earlier snapshot or the

@@ -113,7 +113,36 @@ def test_rows_in_memory_and_below(tiers, tmp_path):
     assert sum(found.bytes_by_tier.values()) == found.memory_bytes + found.disk_bytes
     # and rows that are prefetched are not counted, until they are looked up
     ge.route_ids([table], [tf.constant(keys[100:150])])
-    assert of(table).looked_up == found.looked_up
+    again = of(table)
+    assert (again.looked_up, again.found) == (found.looked_up, found.found)
+
+
+@in_tiers("dram", "dram+disk", "hbm", "hbm+dram+disk")
+def test_scores_are_no_lookups(tiers, tmp_path):
+    # Given a table that evicts by score, most of whose rows may be on disk
+    on_disk = {}
+    if "disk" in tiers:
+        tier_bytes = [60 * 96] * (len(tiers) - 1)
+        on_disk = {"tier_bytes": tier_bytes, "disk_folder": str(tmp_path)}
+    table = ge.keyed_table(
+        "scored", 4, num_initial_rows=8, tiers=tiers, max_keys=400, budget_of="rank",
+        evict="score", **on_disk,
+    )  # fmt: skip
+    train = trainer(table)
+    for step in range(20):
+        train(np.arange(20) + 20 * step)
+    before = of(table)
+
+    # When all keys get scores
+    table.set_scores(np.arange(400), np.arange(400, dtype=np.float32))
+
+    # Then no id was looked up, and the next ones are counted by tier
+    found = of(table)
+    assert (found.looked_up, found.found) == (before.looked_up, before.found)
+    ge.lookup([table], [tf.constant(np.arange(0, 400, 40))])
+    after = of(table)
+    assert after.looked_up == before.looked_up + 10
+    assert sum(after.found.values()) == sum(before.found.values()) + 10
 
 
 @in_tiers("dram", "dram+disk", "hbm", "hbm+dram+disk")

@@ -110,7 +110,7 @@ class DeviceHash : public EmbeddingTable {
   Status Prepare(int64_t num_keys, Access access, bool admits_all, int64_t step,
                  cudaStream_t stream, const std::vector<int64_t>& own_batches);
   DeviceTableRef Ref() const;
-  // The prepared call, with so many keys, is counted where `ref` says then.
+  // Counts the prepared call, which has so many keys. Its kernels count where `ref` says then.
   void CountCall(int64_t num_keys, DeviceTableRef* ref) { use_.BeginCall(num_keys, ref); }
   // What the prepared call needs to make places, and to halve counts; nothing: it cannot exceed the
   // budget.

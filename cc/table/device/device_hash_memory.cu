@@ -68,7 +68,7 @@ Status DeviceHash::Begin(const void* matrix) {
   }
   *report_ = {};
   ref_.report = report_;
-  Status status = use_.Begin(streams_.own()).In(Named(""));
+  Status status = use_.Begin(streams_.own()).In(Named(": "));
   if (status.ok() && budget_ != nullptr) status = budget_->Begin().In(Named(": "));
   if (status.ok()) status = FitToBytes({}).In(Named(": "));
   if (status.ok()) status = GrowRows(first_row());

@@ -10,15 +10,16 @@ DeviceUse::~DeviceUse() { cudaFree(state_); }
 
 Status DeviceUse::Begin(cudaStream_t stream) {
   if (cudaMalloc(&state_, sizeof(UseState)) != cudaSuccess) {
-    return ": there is no GPU, or it has no memory";
+    return "there is no GPU, or it has no memory";
   }
   RequireCuda(cudaMemsetAsync(state_, 0, sizeof(UseState), stream));
   return {};
 }
 
 void DeviceUse::BeginCall(int64_t num_keys, DeviceTableRef* ref) {
-  ref->found = prefetches_ ? &state_->found_after : &state_->found;
-  prefetches_ = false;
+  ref->found = before_.has_value() ? &state_->found_after : &state_->found;
+  if (before_.has_value()) found_before_ += *before_;
+  before_.reset();
   ref->num_admitted = &state_->num_admitted;
   num_looked_up_ += num_keys;
   const int64_t call = num_calls_++;
@@ -27,20 +28,22 @@ void DeviceUse::BeginCall(int64_t num_keys, DeviceTableRef* ref) {
   ref->sample = &state_->samples[ref->sampled_part];
 }
 
-void DeviceUse::BeginPrefetching(DeviceTableRef* ref) {
-  ref->found = &state_->found_before;
-  prefetches_ = true;
+void DeviceUse::CountBefore(DeviceTableRef* ref) { ref->found = &state_->found_before; }
+
+void DeviceUse::ReadBefore(cudaStream_t stream) {
+  const FoundCounts now = ToHost(&state_->found_before, 1, stream)[0];
+  before_ = now - read_before_;
+  read_before_ = now;
 }
 
 UseCounts DeviceUse::Counts(cudaStream_t stream) const {
   const UseState state = ToHost(state_, 1, stream)[0];
   UseCounts counts;
   counts.num_looked_up = num_looked_up_;
-  const auto sum = [](const FoundCounts& found) { return found.in_first + found.below; };
   counts.num_found = {
-      static_cast<int64_t>(state.found.in_first + state.found_before.in_first),
-      static_cast<int64_t>(state.found.below + state.found_before.below),
-      std::max<int64_t>(0, sum(state.found_after) - sum(state.found_before)),
+      static_cast<int64_t>(state.found.in_first + found_before_.in_first),
+      static_cast<int64_t>(state.found.below + found_before_.below),
+      std::max<int64_t>(0, state.found_after.sum() - found_before_.sum()),
   };
   counts.num_admitted = static_cast<int64_t>(state.num_admitted);
   counts.num_expired = num_expired_;

@@ -8,8 +8,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "core/status.h"
+#include "table/device/found_counts.h"
 #include "table/use_counts.h"
 
 namespace group_embedding {
@@ -30,10 +32,12 @@ class DeviceUse {
   Status Begin(cudaStream_t stream);
   // A call locates so many keys, with the table as `ref`, which says then where kernels count.
   void BeginCall(int64_t num_keys, DeviceTableRef* ref);
-  // Before that, if rows come from a tier below for the call: as BeginCall, for the kernel that
-  // looks which are missing. EndPrefetching: none come.
-  void BeginPrefetching(DeviceTableRef* ref);
-  void EndPrefetching() { prefetches_ = false; }
+  // For a call that looks for rows below memory, before BeginCall: the kernel that looks which are
+  // missing counts the others where `ref` says then. Once it has run, ReadBefore reads them; waits
+  // for the stream. ForgetBefore: the call does not come.
+  void CountBefore(DeviceTableRef* ref);
+  void ReadBefore(cudaStream_t stream);
+  void ForgetBefore() { before_.reset(); }
 
   void AddExpired(int64_t num_keys) { num_expired_ += num_keys; }
   void AddWait(int64_t nanoseconds) { wait_nanoseconds_ += nanoseconds; }
@@ -41,8 +45,9 @@ class DeviceUse {
   UseCounts Counts(cudaStream_t stream) const;
 
  private:
-  UseState* state_ = nullptr;  // in device memory
-  bool prefetches_ = false;    // rows for the call that comes next
+  UseState* state_ = nullptr;          // in device memory
+  std::optional<FoundCounts> before_;  // by the call that comes next; none: it did not look
+  FoundCounts found_before_{}, read_before_{};  // by calls that came, and as last read
   int64_t num_calls_ = 0, num_looked_up_ = 0, num_expired_ = 0, wait_nanoseconds_ = 0;
 };
 

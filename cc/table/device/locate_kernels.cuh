@@ -1,6 +1,6 @@
-// The kernels that locate keys. Each step is one launch for all tables of a call:
+// The kernels that locate keys, after those of sample_keys.h in some calls. Each step is one launch
+// for all tables of a call:
 //   0. CopyBeforeLocate   only while a snapshot is read: copies rows before they change
-//      SampleKeys    only in some calls: counts how often some keys come (sample_keys.h)
 //      HalveCounts   one launch a table with a budget and too many counts of keys without a row
 //   1. LocateKeys    finds rows, and counts their keys. One occurrence of a key without a row
 //                    claims a slot of the index, and its other occurrences follow it
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kLocateThreads) LocateKeysKernel(LocateArgs ar
   const LocatePlace place = LocatePlace::Of(args);
   const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
   const FoundKey found = FindOrClaim<kTrain, kOfCall>(args, place, key);
-  CountFound(place.table, found.row);
+  CountByTier(place.table, found.row);
   if (!place.is_key) return;
   if (!kTrain) {
     place.task.rows[place.i] = found.row >= 0 ? found.row : place.table.DefaultRow(key);

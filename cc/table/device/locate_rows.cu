@@ -194,14 +194,16 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   cudaGetLastError();  // of something that failed before: launches are checked by it
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
-  bool is_sampled = false;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     Status status =
         plan.tables[t]->Prepare(plan.KeysOf(t), access, admits_all, step, stream, plan.batches[t]);
     if (!status.ok()) return status;
     tables.push_back(plan.tables[t]->Ref());
-    if (!admits_all) plan.tables[t]->CountCall(plan.KeysOf(t), &tables.back());
-    is_sampled |= tables.back().sample != nullptr;
+  }
+  bool is_sampled = false;
+  for (size_t t = 0; t < plan.tables.size() && !admits_all; ++t) {
+    plan.tables[t]->CountCall(plan.KeysOf(t), &tables[t]);
+    is_sampled |= tables[t].sample != nullptr;
   }
   LocateScratch scratch(scratch_memory);
   LocateArgs args = scratch.Lay(plan, tables, access);

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kLocateThreads)
   if (sample == nullptr) return;
   const int64_t key = place.is_key ? place.task.keys[place.i] : 0;
   const int64_t times = place.is_key ? place.times() : 0;
-  // Neither the bits that choose an owner's share nor those of a slot.
+  // Not the bits that choose the slot.
   const uint64_t part = IndexRef::HashOf(key) >> 20 & (UseState::kNumParts - 1);
   bool is_sampled = place.is_key && part == static_cast<uint64_t>(place.table.sampled_part);
   bool is_new = false;

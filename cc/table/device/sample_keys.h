@@ -10,8 +10,8 @@ namespace group_embedding {
 
 struct LocateArgs;
 
-// A key of the sample. Its slots are those of a hash table that is as large as the samples are
-// expected to be; keys that find none are not counted.
+// A slot of a hash table with the keys of the samples. It has four slots for each key that these
+// are expected to have; keys that find none are not counted.
 struct SampledKey {
   unsigned long long first;  // the position of one of its ids, + 1; 0: the slot is empty
   unsigned long long count;  // ids

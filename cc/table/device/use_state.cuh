@@ -2,13 +2,9 @@
 #pragma once
 
 #include "table/device/device_table_ref.cuh"
+#include "table/device/found_counts.h"
 
 namespace group_embedding {
-
-// Ids with a row in device memory, and in host memory below it.
-struct FoundCounts {
-  unsigned long long in_first, below;
-};
 
 // The keys of one part of the table in one call.
 struct PartSample {
@@ -20,14 +16,14 @@ struct PartSample {
 struct UseState {
   static constexpr int kNumParts = 64;
 
-  // Calls in which no row came from a tier below, and others, before and after these came.
-  FoundCounts found, found_before, found_after;
-  unsigned long long num_admitted;  // keys that got a row as they were trained
+  FoundCounts found;                      // by calls that did not look for rows below memory
+  FoundCounts found_before, found_after;  // by the others, before and after rows moved up
+  unsigned long long num_admitted;        // keys that got a row as they were trained
   PartSample samples[kNumParts];
 };
 
 // Counts the ids of a block with a row, which are of one table. All threads call it.
-__device__ inline void CountFound(const DeviceTableRef& table, int64_t row) {
+__device__ inline void CountByTier(const DeviceTableRef& table, int64_t row) {
   if (table.found == nullptr) return;
   const int num_found = __syncthreads_count(row >= 0);
   const MovesRef& moves = table.moves;

@@ -24,6 +24,22 @@ uint64_t Quantile(const std::vector<uint64_t>& samples, double share) {
   return count <= samples.size() ? samples[std::max<size_t>(count, 1) - 1] : kHeld;
 }
 
+// Adds the time for which it lives to what the table's batches wait.
+class TimedWait {
+ public:
+  explicit TimedWait(DeviceUse* use) : use_(*use) {}
+  ~TimedWait() {
+    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin_;
+    use_.AddWait(waited.count());
+  }
+  TimedWait(const TimedWait&) = delete;
+  TimedWait& operator=(const TimedWait&) = delete;
+
+ private:
+  DeviceUse& use_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 // Both as they lie on disk.
 std::vector<int64_t> Without(const std::vector<int64_t>& keys, const std::vector<int64_t>& others) {
   std::vector<int64_t> left;
@@ -108,6 +124,10 @@ int64_t DiskTieredHash::memory_bytes() const {
   return DeviceHash::memory_bytes() + disk_->store().memory_bytes();
 }
 
+int64_t DiskTieredHash::host_bytes() const {
+  return DeviceHash::host_bytes() + disk_->store().memory_bytes();
+}
+
 Status DiskTieredHash::Describe(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const {
   const Alone alone(*this);  // no row moves between the two
   DescribeAlone(keys, num_keys, infos);
@@ -176,17 +196,8 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                                       cudaStream_t stream) {
-  const auto begin = std::chrono::steady_clock::now();
-  const Status status = PrefetchFromDiskFor(keys, access, stream);
-  const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
-  use_.AddWait(waited.count());
-  return status;
-}
-
-Status DiskTieredHash::PrefetchFromDiskFor(const std::vector<DeviceKeys>& keys, Access access,
-                                           cudaStream_t stream) {
   makes_places_ = false;
-  use_.EndPrefetching();
+  use_.ForgetBefore();
   while (PrefetchSome()) {  // which waits for less of the device's work
   }
   if (!disk_->failed().ok()) return disk_->failed();
@@ -198,13 +209,16 @@ Status DiskTieredHash::PrefetchFromDiskFor(const std::vector<DeviceKeys>& keys, 
   streams_.Use(stream);  // whose keys these are
   ReleaseRetired();
   const Alone alone(*this, std::adopt_lock);
+  RequireCuda(cudaStreamSynchronize(streams_.own()));  // what the device did before is no wait
+  const TimedWait wait(&use_);
   ReleaseLent();
   ++clock_;
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
   const JoinedKeys joined{keys, streams_.own(), streams_.own()};
   DeviceTableRef ref = RefAt(held_since);
-  use_.BeginPrefetching(&ref);
+  use_.CountBefore(&ref);
   const std::vector<int64_t> missing = Missing(joined, ref);
+  use_.ReadBefore(streams_.own());
   FoundOnDisk found;
   Status status = disk_->FindAll(missing, &found);
   if (!status.ok()) return status;

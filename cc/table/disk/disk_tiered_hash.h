@@ -28,6 +28,7 @@ class DiskTieredHash : public DeviceHash {
   }
   int64_t num_keys() const override;
   int64_t memory_bytes() const override;
+  int64_t host_bytes() const override;
   UseCounts use_counts() const override {
     UseCounts counts = DeviceHash::use_counts();
     counts.num_expired += disk_->num_expired();
@@ -47,7 +48,7 @@ class DiskTieredHash : public DeviceHash {
   void AbandonCall() override {
     keys_of_shares_.clear();
     makes_places_ = false;
-    use_.EndPrefetching();
+    use_.ForgetBefore();
   }
   // In prefetch_from_disk.cu.
   void PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStream_t stream) override;
@@ -76,9 +77,6 @@ class DiskTieredHash : public DeviceHash {
   // The caller of the methods below holds the mutex and uses the table alone, or all but the rows
   // located in a call since `held_since`. These stay in memory.
   //
-  // As PrefetchRowsOf; waits for the device.
-  Status PrefetchFromDiskFor(const std::vector<DeviceKeys>& keys, Access access,
-                             cudaStream_t stream);
   // The keys without a row in memory, each once, in the order of the disk. The rows of the others
   // are held as of the call of `ref` from now on, as are those that TakeIn brings.
   std::vector<int64_t> Missing(const JoinedKeys& keys, const DeviceTableRef& ref) const {

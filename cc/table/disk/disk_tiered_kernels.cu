@@ -21,7 +21,7 @@ __global__ void FlagMissingKernel(DeviceTableRef table, const int64_t* keys, int
   const bool has_row = i < num_keys && FindSlot(table, keys[i], &word) != nullptr &&
                        SlotWord::Kind(word) == SlotKind::kRow;
   const int64_t row = has_row ? SlotWord::Number(word) : kNoRow;
-  CountFound(table, row);
+  CountByTier(table, row);
   if (i >= num_keys) return;
   if (has_row) table.moves.Use(table.infos, row, table.clock);
   is_missing[i] = !has_row;

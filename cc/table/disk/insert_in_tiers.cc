@@ -1,6 +1,9 @@
 #include "table/disk/insert_in_tiers.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
 
 #include "table/complete_rows.h"
 #include "table/disk/insert_plan.h"
@@ -18,6 +21,15 @@ std::vector<int64_t> InMemory(const std::vector<int64_t>& keys, const UpperTier&
   return found;
 }
 
+Status InsertAbove(const KeyedRows& rows, const std::vector<size_t>& chosen,
+                   const UpperTier& memory) {
+  try {
+    return memory.insert(rows, chosen);
+  } catch (const std::exception& error) {  // such as of memory that has run out
+    return std::string(error.what());
+  }
+}
+
 // A key's former row on disk goes once its given one is in memory.
 Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTier& memory,
                   RowsOnDisk* disk) {
@@ -32,7 +44,7 @@ Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTi
   status = disk->CheckSize(static_cast<int64_t>(plan.below().size()),
                            static_cast<int64_t>(former.keys.size()));
   if (!status.ok()) return status;
-  const Status inserted = memory.insert(rows, plan.above());
+  const Status inserted = InsertAbove(rows, plan.above(), memory);
   if (!inserted.ok()) former.keys = InMemory(former.keys, memory);
   status = disk->Erase(former.keys);
   if (!inserted.ok()) return inserted;

@@ -161,7 +161,8 @@ UseCounts HostShards::use_counts() const {
     num_in_memory += shard.use.num_in_memory;
     counts.num_admitted += shard.use.num_admitted;
   }
-  counts.num_found[0] = has_tier_below() ? num_in_memory : num_found;
+  // A call that failed has looked in memory alone.
+  counts.num_found[0] = has_tier_below() ? std::min(num_in_memory, num_found) : num_found;
   counts.num_found[1] = num_found - counts.num_found[0];
   const int64_t stride = 1 + (store_.num_rows() - first_row()) / kMostLookedAt;
   for (int64_t row = first_row(); row < store_.num_rows(); row += stride) {

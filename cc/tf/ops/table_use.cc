@@ -31,7 +31,8 @@ REGISTER_OP("GroupEmbedding>TableUse")
 Counts what a table was asked for and did, since it was made.
 
 looked_up: ids of batches, trained or read.
-in_first_tier, in_second_tier, in_third_tier: those whose row was in that tier when the batch came.
+in_first_tier, in_second_tier, in_third_tier: those whose row was in that tier when the batch came,
+  and prefetches that had begun were done.
 admitted: keys that got a row as they were trained.
 expired: keys that went by the steps, the minutes or the norm that the table evicts by.
 wait_nanoseconds: for which batches waited for rows of a tier below.
@@ -40,7 +41,7 @@ sampled_ids, sampled_keys: how many ids were in samples of batches, and how many
 hottest_share: of the ids of a batch, the most that one key had in a sample.
 oldest_steps: for how many steps a key was not trained, the most among up to 65,536 rows in memory;
   -1: no row has a step.
-host_bytes: of rows and slots in host memory below a GPU's; they are in the table's memory_bytes, too.
+host_bytes: of the table's memory_bytes, those in host memory below a GPU's.
 disk_bytes: of rows on disk.
 )doc");
 
