@@ -38,8 +38,9 @@ struct KeysToLocate {
   // [num_keys] what is read where `rows` is what is trained; null: nobody asks. The two differ
   // where a filter admits a key in this call: it has a row, and is read as one that has none.
   int64_t* reads = nullptr;
-  // The rows are for a later batch, which locates them again: nothing is counted.
-  bool is_ahead = false;
+  // False: nobody looks the keys up, such as where their rows are for a later batch, which locates
+  // them again.
+  bool is_counted = true;
 };
 
 // One table's share of a call, which runs in steps. A step has tasks, which run at the same time,

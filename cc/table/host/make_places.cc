@@ -143,8 +143,9 @@ Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float*
   auto set_some = [&]() -> Status {
     const TableBatch batch(this);  // the next save of changes has the rows
     std::vector<int64_t> rows(some.size());
-    const KeysToLocate request = {this, some.data(), static_cast<int64_t>(some.size()), rows.data(),
-                                  batch.number()};
+    KeysToLocate request = {this, some.data(), static_cast<int64_t>(some.size()), rows.data(),
+                            batch.number()};
+    request.is_counted = false;
     const Status status = LocateRowsCpu(&request, 1, Access::kRead, -1, SerialFor);
     for (size_t i = 0; i < some.size() && status.ok(); ++i) {
       if (!store_.IsKeys(rows[i])) continue;

@@ -64,7 +64,7 @@ struct Occurrence {
 struct TableKeys {
   HostShards* table;
   std::vector<KeyChunk> chunks;
-  bool is_ahead = false;                     // as of KeysToLocate
+  bool is_counted = true;                    // as of KeysToLocate
   int sampled_shard = HostShards::kNoShard;  // whose keys the call counts
 
   // A call begins. step: -1: it does not train.
@@ -72,9 +72,9 @@ struct TableKeys {
     table = of;
     for (const KeysToLocate& request : requests) {
       AddChunks(request, &chunks);
-      is_ahead = request.is_ahead;
+      is_counted = request.is_counted;
     }
-    if (!is_ahead) sampled_shard = of->use().BeginCall(step);
+    if (is_counted) sampled_shard = of->use().BeginCall(step);
   }
   int64_t NumKeys() const {
     int64_t total = 0;
@@ -109,7 +109,7 @@ class ShardTask {
   ~ShardTask() {
     shard_.num_rows += num_started_;
     ShardUse::Add(num_started_, &shard_.use.num_admitted);
-    if (keys_.is_ahead) return;
+    if (!keys_.is_counted) return;
     ShardUse::Add(num_found_, &shard_.use.num_found);
     ShardUse::Add(num_without_, &shard_.use.num_without);
     ShardUse::Add(num_in_memory_, &shard_.use.num_in_memory);
@@ -381,7 +381,7 @@ inline Status PrefetchRows(const TableKeys& keys, TierBelowMemory* tier, Access 
   for (const auto& some : without) all.insert(all.end(), some.begin(), some.end());
   Status status = tier->PrefetchRowsOf(std::move(all), access, parallel_for);
   const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
-  if (!keys.is_ahead) keys.table->use().AddWait(waited.count());
+  if (keys.is_counted) keys.table->use().AddWait(waited.count());
   return status;
 }
 

@@ -127,7 +127,7 @@ class PrefetchRowsCpuOp : public PrefetchRowsOp {
         const tensorflow::tf_shared_lock lock(*table->mu());
         if (table->table() != work.now[of.table]) break;  // it was initialized anew
         KeysToLocate request{table->table()->host(), of.keys + begin, count, rows.data()};
-        request.is_ahead = true;
+        request.is_counted = false;
         TF_RETURN_IF_ERROR(ToStatus(LocateRowsCpu(&request, 1, Access::kRead, -1, SerialFor)));
       }
     }
