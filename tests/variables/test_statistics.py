@@ -176,19 +176,26 @@ def test_keys_that_go_by_policy(tiers, tmp_path):
 
 @in_tiers("dram", "hbm")
 def test_how_ids_repeat_by_samples(tiers):
-    # Given a batch of 1,000 ids, a third of which are one key
+    # Given two tables with batches of their own: of 1,000 ids, a third of which are one key, and of
+    # 800 ids of 30 keys, some of which are keys of the other table, too
     random = np.random.default_rng(SEED)
-    ids = random.permutation(np.r_[np.full(333, 7), random.integers(100, 600, 667)])
-    table = ge.keyed_table("repeated", 4, tiers=tiers)
+    ids = [
+        random.permutation(np.r_[np.full(333, 7), random.integers(100, 600, 667)]),
+        random.integers(90, 120, 800),
+    ]
+    tables = [ge.keyed_table(name, 4, tiers=tiers) for name in ("repeated", "few")]
 
-    # When it was looked up often enough for samples of all parts of the table
+    # When they were looked up together often enough for samples of all parts of the tables
     for _ in range(2048 if "hbm" in tiers else 512):
-        ge.lookup([table], [tf.constant(ids)])
+        ge.lookup(tables, [tf.constant(of_table) for of_table in ids])
 
     # Then the samples say what all ids say
-    found = of(table)
-    assert found.hottest_share == pytest.approx(0.333)
-    assert found.unique_share == pytest.approx(len(np.unique(ids)) / 1000)
+    assert of(tables[0]).hottest_share == pytest.approx(0.333)
+    for table, of_table in zip(tables, ids):
+        found = of(table)
+        times = np.unique(of_table, return_counts=True)[1]
+        assert found.hottest_share == pytest.approx(times.max() / len(of_table))
+        assert found.unique_share == pytest.approx(len(times) / len(of_table))
 
 
 def test_all_tables_of_the_process_a_model_and_a_layer():
