@@ -25,7 +25,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 import hypothesis
 import pytest
 from support.servers.shared_server import shared_server
-from support.session import schedule, seeds, tiers
+from support.session import schedule, seeds, stacks, tiers
 from support.session.durations import BUDGET, Durations, send_budget
 from support.session.folders import remove_folders
 from support.session.leftovers import Leftovers
@@ -41,7 +41,7 @@ from support.session.shared_ranks import (  # noqa: F401
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 LEFTOVERS = pytest.StashKey()
-STDERR = pytest.StashKey()  # a descriptor of the process's own, which no test captures
+STACKS = pytest.StashKey()  # the file for those of a test that hangs
 
 # The same examples on every run; GROUP_EMBEDDING_TEST_SEED draws others. No deadline: the first
 # example pays for tracing.
@@ -116,12 +116,18 @@ def pytest_configure(config):
         and config.getoption("hypothesisseed", None) is None
     ):
         config.option.hypothesisseed = str(SEED)
-    config.stash[STDERR] = os.dup(2)
     if not hasattr(config, "workerinput"):  # the process that starts the others
         config.pluginmanager.register(
             Durations(config.rootpath / config.option.durations_file, config.option.file_budget)
         )
         config.stash[LEFTOVERS] = Leftovers(config.rootpath)
+    config.stash[STACKS] = stacks.open_file(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    if LEFTOVERS in config.stash:
+        stacks.show(config)
 
 
 @pytest.hookimpl(trylast=True)  # when the workers have ended
@@ -167,8 +173,8 @@ def pytest_runtest_setup(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     if not item.get_closest_marker("soak"):
-        seconds, stderr = item.config.option.test_limit, item.config.stash[STDERR]
-        faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+        seconds, file = item.config.option.test_limit, item.config.stash[STACKS]
+        faulthandler.dump_traceback_later(seconds, exit=True, file=file)
     try:
         return (yield)
     finally:

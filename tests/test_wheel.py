@@ -76,7 +76,7 @@ def test_make_wheel_names_the_architectures_of_others_gpus(tmp_path, monkeypatch
     python.write_text('#!/bin/sh\necho "$GROUP_EMBEDDING_CUDA_ARCHS for $*"\n')
     python.chmod(0o755)
     monkeypatch.setenv("GROUP_EMBEDDING_CUDA_ARCHS", named)
-    for name in [name for name in os.environ if name.startswith("MAKE")]:
+    for name in [name for name in os.environ if name.startswith(("MAKE", "ARGS"))]:
         monkeypatch.delenv(name)  # arguments of the `make test` that may have started this
 
     # When wheels of two Pythons are made

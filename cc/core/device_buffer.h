@@ -15,9 +15,9 @@
 namespace group_embedding {
 
 inline void RequireCuda(cudaError_t error) {
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
-  }
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // the next check of a launch would return it again
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
 // Makes a device the current one for as long as it lives.

@@ -126,8 +126,9 @@ class EmbeddingTable {
   virtual void BeforeWrite(const int64_t* rows, int64_t num_rows) = 0;
 
  protected:
+  // With the minute of now, where it has none: all tiers evict as of one minute.
   Eviction AsOfNow(Eviction eviction) const {
-    eviction.minute = Minute();
+    if (eviction.minute == 0) eviction.minute = Minute();
     return eviction;
   }
 

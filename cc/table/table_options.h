@@ -36,7 +36,7 @@ struct Eviction {
   int64_t steps_to_live = 0;    // kGlobalStep: keys not trained for more steps than this
   float l2_weight = 0;          // kL2Weight: keys whose row has sum_j x_j^2 / 2 < l2_weight
   int64_t minutes_to_live = 0;  // kTime: keys not trained for more minutes than this
-  int64_t minute = 0;           // kTime: of now; the table sets it
+  int64_t minute = 0;           // kTime: of now; 0: the table sets it
 
   Eviction& Add(Kind more) {
     kind = static_cast<Kind>(static_cast<int32_t>(kind) | static_cast<int32_t>(more));

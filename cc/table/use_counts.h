@@ -6,6 +6,9 @@
 
 namespace group_embedding {
 
+// Rows in which the age of the oldest is looked for, at most.
+constexpr int64_t kMostLookedAt = 1 << 16;
+
 struct UseCounts {
   int64_t num_looked_up = 0;              // ids of located batches
   std::array<int64_t, 3> num_found = {};  // of these, with a row when the batch came, by its tier

@@ -8,6 +8,7 @@ import urllib.request
 import numpy as np
 import pytest
 import tensorflow as tf
+from table.test_budget_errors_core import break_files
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
@@ -145,6 +146,43 @@ def test_scores_are_no_lookups(tiers, tmp_path):
     assert sum(after.found.values()) == sum(before.found.values()) + 10
 
 
+@in_tiers("dram+disk", "hbm+dram+disk")
+def test_a_call_whose_disk_fails_is_no_lookup(tiers, tmp_path):
+    # Given tables, of which most rows of each are on disk
+    row_bytes = 128 * 4 + 40
+    tables = [
+        ge.keyed_table(
+            name, 128, num_initial_rows=8, tiers=tiers, disk_folder=str(tmp_path / name),
+            tier_bytes=[4000 * row_bytes] * (len(tiers) - 1),
+        )
+        for name in ("first", "second")
+    ]  # fmt: skip
+    trainers = [trainer(table) for table in tables]
+    for part in np.split(np.arange(40_000), 20):
+        for train in trainers:
+            train(part)
+    before = [of(table) for table in tables]
+
+    # When the files of one are broken, and both are asked for rows on disk and in memory
+    break_files(tmp_path / "first")
+    on_disk, in_memory = np.arange(2000), np.arange(39_500, 40_000)
+    for _ in range(3):
+        with pytest.raises(tf.errors.OpError, match="table 'first', disk tier.*truncated"):
+            ge.lookup(tables, [tf.constant(np.r_[on_disk, in_memory])] * 2)
+
+    # Then no id of the call was looked up in it, and the next call is counted
+    def counts(table):
+        found = of(table)
+        return found.looked_up, sum(found.found.values())
+
+    assert counts(tables[0]) == (before[0].looked_up, sum(before[0].found.values()))
+    ge.lookup(tables, [tf.constant(in_memory)] * 2)
+    after = of(tables[0])
+    assert after.looked_up == before[0].looked_up + 500
+    assert after.found["disk"] == before[0].found["disk"]
+    assert sum(after.found.values()) == sum(before[0].found.values()) + 500
+
+
 @in_tiers("dram", "dram+disk", "hbm", "hbm+dram+disk")
 def test_keys_that_go_by_policy(tiers, tmp_path):
     on_disk = {}
@@ -172,6 +210,28 @@ def test_keys_that_go_by_policy(tiers, tmp_path):
     }
     assert found.evicted["least_frequent"] > 0 and found.keys < kept
     assert 0 < found.oldest_steps <= 3
+
+
+@in_tiers("dram", "hbm", "hbm+dram")
+def test_the_age_of_the_coldest_of_many_keys(tiers):
+    # Given a table with more keys than are looked at, of which half are trained in later steps
+    tier_bytes = [20_000 * 56] if len(tiers) > 1 else None
+    table = ge.keyed_table("aging", 4, tiers=tiers, tier_bytes=tier_bytes, evict_after_steps=9)
+    train, keys = trainer(table), np.arange(140_000)
+    train(keys)
+    ages = [of(table).oldest_steps]
+    for _ in range(3):
+        train(keys[::2])
+        ages.append(of(table).oldest_steps)
+
+    # When these others are erased, and some keys come anew
+    table.erase(keys[1::2])
+    ages.append(of(table).oldest_steps)
+    train(keys[1:1000:2])
+    ages.append(of(table).oldest_steps)
+
+    # Then it was the age of the others, and is that of the half
+    assert ages == [0, 1, 2, 3, 0, 1]
 
 
 @in_tiers("dram", "hbm")

@@ -200,7 +200,6 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
 }
 
 UseCounts DeviceHash::use_counts() const {
-  constexpr int64_t kMostLookedAt = 1 << 16;
   const Alone alone(*this);
   const cudaStream_t stream = streams_.own();
   UseCounts counts = use_.Counts(stream);

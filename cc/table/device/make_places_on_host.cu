@@ -46,7 +46,6 @@ Status TryToMakePlacesInTable(const LocatePlan& plan, const LocateArgs& args, si
   try {
     return MakePlacesInTable(plan, args, t, stream);
   } catch (const std::exception& error) {  // such as of memory that has run out
-    cudaGetLastError();
     return std::string(error.what());
   }
 }

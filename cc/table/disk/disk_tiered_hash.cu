@@ -172,11 +172,12 @@ int64_t DiskTieredHash::Erase(const int64_t* keys, int64_t num_keys) {
   return num_erased + disk_->EraseSome({keys, keys + num_keys}, changes_.erased());
 }
 
-int64_t DiskTieredHash::Evict(const Eviction& eviction, int64_t step,
+int64_t DiskTieredHash::Evict(const Eviction& given, int64_t step,
                               const ParallelFor& parallel_for) {
+  const Eviction eviction = AsOfNow(given);
   keys_of_shares_.clear();
   return DeviceHash::Evict(eviction, step, parallel_for) +
-         disk_->Evict(AsOfNow(eviction), step, changes_.erased());
+         disk_->Evict(eviction, step, changes_.erased());
 }
 
 void DiskTieredHash::Clear() {
@@ -185,13 +186,14 @@ void DiskTieredHash::Clear() {
   disk_->Clear(changes_.erased());
 }
 
-std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const Eviction& eviction,
+std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const Eviction& given,
                                                        int64_t step, int64_t follower) {
+  const Eviction eviction = AsOfNow(given);
   const int64_t since = changes_only ? changes_.MarkOf(follower).clock : 0;
   if (eviction.kind != Eviction::Kind::kNone) keys_of_shares_.clear();
   auto memory = DeviceHash::TakeSnapshot(changes_only, eviction, step, follower);
-  return disk_->TakeSnapshot(std::move(memory), changes_only, since,
-                             {AsOfNow(eviction), step, clock_}, &mutex_, &changes_);
+  return disk_->TakeSnapshot(std::move(memory), changes_only, since, {eviction, step, clock_},
+                             &mutex_, &changes_);
 }
 
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,

@@ -100,13 +100,13 @@ void DiskTieredShards::Clear() {
   disk_->Clear(changes_.erased());
 }
 
-std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only,
-                                                         const Eviction& eviction, int64_t step,
-                                                         int64_t follower) {
+std::unique_ptr<Snapshot> DiskTieredShards::TakeSnapshot(bool changes_only, const Eviction& given,
+                                                         int64_t step, int64_t follower) {
+  const Eviction eviction = AsOfNow(given);
   const int64_t since = changes_only ? changes_.MarkOf(follower).clock : 0;
   auto memory = HostShards::TakeSnapshot(changes_only, eviction, step, follower);
   return disk_->TakeSnapshot(std::move(memory), changes_only, since,
-                             {AsOfNow(eviction), step, store().clock()}, &locating_, &changes_);
+                             {eviction, step, store().clock()}, &locating_, &changes_);
 }
 
 std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,

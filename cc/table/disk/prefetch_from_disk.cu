@@ -37,8 +37,7 @@ void DiskTieredHash::PrefetchAhead(const std::vector<DeviceKeys>& keys, cudaStre
   try {
     ahead_.reset(new KeysAhead{{keys, streams_.own(), stream},
                                batches_.empty() ? ++clock_ : *batches_.begin() - 1});
-  } catch (const std::exception&) {
-    cudaGetLastError();  // without memory the rows are left to the lookup
+  } catch (const std::exception&) {  // without memory the rows are left to the lookup
   }
   streams_.Mark();
 }
@@ -52,8 +51,7 @@ bool DiskTieredHash::PrefetchSome() {
   if (IsPrefetching()) {
     try {
       are_more = PrefetchNext(ahead_.get());
-    } catch (const std::exception&) {
-      cudaGetLastError();  // the lookup meets it, too
+    } catch (const std::exception&) {  // the lookup meets it, too
     }
   }
   if (!are_more) ahead_ = nullptr;

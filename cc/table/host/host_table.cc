@@ -12,8 +12,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kEraseAhead = 16;         // keys whose entries are asked for
-constexpr int64_t kMostLookedAt = 1 << 16;  // rows of a sample
+constexpr int64_t kEraseAhead = 16;  // keys whose entries are asked for
 
 }  // namespace
 

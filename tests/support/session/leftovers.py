@@ -16,6 +16,8 @@ import time
 import uuid
 from pathlib import Path
 
+from support.session import stacks
+
 RUN = "GROUP_EMBEDDING_TEST_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 _GRACE = 5  # seconds for processes that are about to end
@@ -23,7 +25,9 @@ _GRACE = 5  # seconds for processes that are about to end
 _ITS_SERVERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 _BEHIND_MULTIPROCESSING = -200  # which removes its own folder at -100
 # What AutoGraph leaves behind, and folders of servers that tests kill: they cannot remove them.
-_NOT_OF_TESTS = ("__autograph_generated_file", "ge-base-", "ge-mirrors-", "ge-versions-")
+_NOT_OF_TESTS = (
+    "__autograph_generated_file", "ge-base-", "ge-mirrors-", "ge-versions-", stacks.PREFIX,
+)  # fmt: skip
 
 
 class Leftovers:
