@@ -29,7 +29,6 @@ def test_core_includes_nothing_above_it():
 # What may throw in the core: the two functions that turn an error into an exception, and lack of
 # memory. Everything else returns a Status.
 THROWS = {
-    "cc/core/device_buffer.h": ["runtime_error"],
     "cc/core/status.h": ["runtime_error"],
     "cc/table/host/row_infos.cc": ["bad_alloc"],
     "cc/table/large_page_blocks.cc": ["bad_alloc"],

@@ -1,5 +1,5 @@
 // DeviceBuffer: device memory with the lifetime of an object. StreamBuffer: the same, in the order
-// of a stream. RequireCuda: turns CUDA's errors into exceptions.
+// of a stream. RequireCuda: turns CUDA's errors into exceptions; CudaStatus: into words.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,17 +8,27 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "core/status.h"
+
 namespace group_embedding {
 
-inline void RequireCuda(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // the next check of a launch would return it again
-  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
+// CUDA's error in words. It is taken: the next check of a launch would return it again.
+inline Status CudaStatus(cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  return std::string("CUDA: ") + cudaGetErrorString(error);
 }
+
+// That of an allocation which has failed, likewise.
+inline Status NoDeviceMemory() {
+  cudaGetLastError();
+  return "there is no GPU, or it has no memory";
+}
+
+inline void RequireCuda(cudaError_t error) { Require(CudaStatus(error)); }
 
 // Makes a device the current one for as long as it lives.
 class OnDevice {

@@ -158,14 +158,14 @@ def test_a_call_whose_disk_fails_is_no_lookup(tiers, tmp_path):
         for name in ("first", "second")
     ]  # fmt: skip
     trainers = [trainer(table) for table in tables]
-    for part in np.split(np.arange(40_000), 20):
+    for part in np.split(np.arange(60_000), 30):
         for train in trainers:
             train(part)
     before = [of(table) for table in tables]
 
     # When the files of one are broken, and both are asked for rows on disk and in memory
     break_files(tmp_path / "first")
-    on_disk, in_memory = np.arange(2000), np.arange(39_500, 40_000)
+    on_disk, in_memory = np.arange(2000), np.arange(59_500, 60_000)
     for _ in range(3):
         with pytest.raises(tf.errors.OpError, match="table 'first', disk tier.*truncated"):
             ge.lookup(tables, [tf.constant(np.r_[on_disk, in_memory])] * 2)

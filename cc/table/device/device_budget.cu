@@ -77,7 +77,7 @@ Status DeviceBudget::Begin() {
       cudaMalloc(&state_, sizeof(PlacesState)) != cudaSuccess ||
       cudaMemcpy(limits_, limits.data(), limits_bytes, cudaMemcpyHostToDevice) != cudaSuccess ||
       cudaMemcpy(state_, state.get(), sizeof(PlacesState), cudaMemcpyHostToDevice) != cudaSuccess) {
-    return "there is no GPU, or it has no memory";
+    return NoDeviceMemory();
   }
   return {};
 }
@@ -136,9 +136,8 @@ std::vector<ShareLimit> DeviceBudget::Limits() const {
 Status DeviceBudget::SetMaxKeys(int64_t max_keys) {
   max_keys_ = max_keys;
   const std::vector<ShareLimit> limits = Limits();
-  const cudaError_t error = cudaMemcpy(limits_, limits.data(), limits.size() * sizeof(ShareLimit),
-                                       cudaMemcpyHostToDevice);
-  return error == cudaSuccess ? Status() : std::string("CUDA: ") + cudaGetErrorString(error);
+  return CudaStatus(cudaMemcpy(limits_, limits.data(), limits.size() * sizeof(ShareLimit),
+                               cudaMemcpyHostToDevice));
 }
 
 // Each share may have all of the new keys, but all shares together have them once.

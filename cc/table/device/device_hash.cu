@@ -203,17 +203,14 @@ UseCounts DeviceHash::use_counts() const {
   const Alone alone(*this);
   const cudaStream_t stream = streams_.own();
   UseCounts counts = use_.Counts(stream);
-  const int64_t num_rows = State().next_row - first_row();
-  const int64_t stride = 1 + num_rows / kMostLookedAt,
-                num_sampled = (num_rows + stride - 1) / stride;
-  std::vector<RowInfo> infos(num_sampled);
-  if (num_sampled > 0) {
-    RequireCuda(cudaMemcpy2DAsync(infos.data(), sizeof(RowInfo), ref_.infos + first_row(),
-                                  stride * sizeof(RowInfo), sizeof(RowInfo), num_sampled,
-                                  cudaMemcpyDeviceToHost, stream));
-    RequireCuda(cudaStreamSynchronize(stream));
-  }
-  for (const RowInfo& info : infos) {
+  const int64_t num_rows = State().next_row, stride = 1 + (num_rows - first_row()) / kMostLookedAt;
+  std::vector<int64_t> rows;
+  for (int64_t row = first_row(); row < num_rows; row += stride) rows.push_back(row);
+  const auto count = static_cast<int64_t>(rows.size());
+  const StreamBuffer<int64_t> device_rows(rows.data(), count, stream);
+  const StreamBuffer<RowInfo> infos(count, stream);
+  RequireCuda(InfosOfRows(Ref(), device_rows.data(), count, infos.data(), stream));
+  for (const RowInfo& info : ToHost(infos.data(), count, stream)) {
     if (info.count < 0 || info.version < 0) continue;  // of no key, or of no step
     counts.oldest_steps = std::max(counts.oldest_steps, last_step_ - info.version);
   }

@@ -64,7 +64,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
 Status DeviceHash::Begin(const void* matrix) {
   if (cudaMallocHost(&report_, sizeof(TableReport)) != cudaSuccess ||
       cudaMalloc(&ref_.state, sizeof(TableState)) != cudaSuccess) {
-    return Named(": there is no GPU, or it has no memory");
+    return NoDeviceMemory().In(Named(": "));
   }
   *report_ = {};
   ref_.report = report_;
@@ -95,8 +95,8 @@ Status DeviceHash::Begin(const void* matrix) {
         {ref_.rows + matrix_bytes, options_.dim, options_.dtype, options_.no_row_value}, 1, stream);
   }
   if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
-  return failed == cudaSuccess ? MakeOwnSlots()
-                               : Named(std::string(": CUDA: ") + cudaGetErrorString(failed));
+  status = CudaStatus(failed).In(Named(": "));
+  return status.ok() ? MakeOwnSlots() : status;
 }
 
 DeviceHash::~DeviceHash() {
@@ -307,10 +307,8 @@ Status DeviceHash::GrowRows(int64_t num_rows) {
       if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
     }
-    if (failed != cudaSuccess)
-      status = std::string("CUDA: ") + cudaGetErrorString(failed);
-    else
-      usable_rows_ = rows;
+    status = CudaStatus(failed);
+    if (status.ok()) usable_rows_ = rows;
   }
   if (status.ok() && num_rows > max_rows) {
     status = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
@@ -333,18 +331,23 @@ Status DeviceHash::GrowCandidates(int64_t num_candidates) {
 void DeviceHash::ReleaseRetired() {
   const int64_t oldest = OldestBatchLocked();
   std::vector<int64_t> rows;
-  for (; !retired_.empty() && retired_.front().clock < oldest; retired_.pop_front()) {
-    rows.push_back(retired_.front().row);
-  }
-  if (!rows.empty()) FreeRows(rows);
+  auto end = retired_.begin();
+  for (; end != retired_.end() && end->clock < oldest; ++end) rows.push_back(end->row);
+  if (rows.empty()) return;
+  FreeRows(rows);
+  retired_.erase(retired_.begin(), end);
+}
+
+void DeviceHash::ReserveFree(int64_t num_free) {
+  const Status status = free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
+  Require(status.In(Named(": ")));
 }
 
 void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
   const Alone alone(*this, std::adopt_lock);
   TableState state = State();
   const int64_t num_free = state.num_free + static_cast<int64_t>(rows.size());
-  const Status status = free_rows_->Grow(num_free * static_cast<int64_t>(sizeof(int64_t)));
-  Require(status.In(Named(": ")));
+  ReserveFree(num_free);
   RequireCuda(cudaMemcpyAsync(ref_.free_rows + state.num_free, rows.data(),
                               rows.size() * sizeof(int64_t), cudaMemcpyHostToDevice,
                               streams_.own()));
@@ -355,8 +358,8 @@ void DeviceHash::FreeRows(const std::vector<int64_t>& rows) {
 Status DeviceHash::CheckFull(cudaStream_t stream) {
   if (places_.has_value()) streams_.EndAlone(stream);
   if (!may_be_full_) return {};
-  const cudaError_t error = cudaStreamSynchronize(stream);
-  if (error != cudaSuccess) return Named(std::string(": CUDA: ") + cudaGetErrorString(error));
+  const Status status = CudaStatus(cudaStreamSynchronize(stream));
+  if (!status.ok()) return status.In(Named(": "));
   return report_->state.is_full ? FullError(full_because_.message()) : Status();
 }
 

@@ -271,8 +271,7 @@ Status DeviceHash::CopyForSnapshot(const int64_t* rows, int64_t num_rows, cudaSt
   if (num_rows == 0) return {};  // as when a table without rows is cleared
   Status status = snapshot_->MakeSpace(num_rows);
   if (!status.ok()) return status;
-  const cudaError_t failed = snapshot_->Put(rows, num_rows, stream);
-  return failed == cudaSuccess ? Status() : std::string("CUDA: ") + cudaGetErrorString(failed);
+  return CudaStatus(snapshot_->Put(rows, num_rows, stream));
 }
 
 Status DeviceHash::BeforeWriteCuda(const int64_t* rows, int64_t num_rows, cudaStream_t stream) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/device_buffer.h"
 #include "table/device/device_memory.h"
 
 namespace group_embedding {
@@ -204,7 +205,7 @@ class MappedMemory : public DeviceMemory {
       if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
     }
-    return error == cudaSuccess ? Status() : std::string("CUDA: ") + cudaGetErrorString(error);
+    return CudaStatus(error);
   }
 
   const Driver& driver_;

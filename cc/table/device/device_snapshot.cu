@@ -85,11 +85,8 @@ RowCopies::RowCopies(const std::vector<RowArray>& arrays, int64_t first_row, int
   cudaError_t failed = cudaMemcpyAsync(ref_, &ref, sizeof(ref), cudaMemcpyHostToDevice, stream);
   if (failed == cudaSuccess) failed = cudaMallocHost(&reported_, sizeof(Counts));
   if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
-  if (failed != cudaSuccess) {
-    *error = std::string("CUDA: ") + cudaGetErrorString(failed);
-    return;
-  }
-  *reported_ = {};
+  *error = CudaStatus(failed);
+  if (error->ok()) *reported_ = {};
 }
 
 RowCopies::~RowCopies() {
@@ -145,7 +142,8 @@ Status RowCopies::CopyOut(cudaStream_t stream, KeyedRows* rows) const {
     error = cudaMemcpyAsync(to, out_[p]->data(), bytes, cudaMemcpyDeviceToHost, stream);
   }
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (error != cudaSuccess) return std::string("CUDA: ") + cudaGetErrorString(error);
+  const Status status = CudaStatus(error);
+  if (!status.ok()) return status;
   for (const RowInfo& info : infos) {
     rows->keys.push_back(info.key);
     rows->counts.push_back(info.count);

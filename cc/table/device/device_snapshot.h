@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device_buffer.h"
 #include "core/status.h"
 #include "table/device/device_table_ref.cuh"
 #include "table/memory.h"
@@ -69,8 +70,8 @@ Status RowCopies::ReadRows(int64_t begin, int64_t end, cudaStream_t stream,
                            const Enqueued& enqueued, KeyedRows* rows) {
   const cudaError_t error = Gather(begin, end, stream);
   enqueued();
-  if (error != cudaSuccess) return std::string("CUDA: ") + cudaGetErrorString(error);
-  return CopyOut(stream, rows);
+  const Status status = CudaStatus(error);
+  return status.ok() ? CopyOut(stream, rows) : status;
 }
 
 }  // namespace group_embedding

@@ -10,7 +10,7 @@ DeviceUse::~DeviceUse() { cudaFree(state_); }
 
 Status DeviceUse::Begin(cudaStream_t stream) {
   if (cudaMalloc(&state_, sizeof(UseState)) != cudaSuccess) {
-    return "there is no GPU, or it has no memory";
+    return NoDeviceMemory();
   }
   RequireCuda(cudaMemsetAsync(state_, 0, sizeof(UseState), stream));
   return {};
@@ -19,7 +19,8 @@ Status DeviceUse::Begin(cudaStream_t stream) {
 void DeviceUse::BeginCall(int64_t num_keys, DeviceTableRef* ref) {
   ref->found = before_.has_value() ? &state_->found_after : &state_->found;
   if (before_.has_value()) found_before_ += *before_;
-  before_.reset();
+  wait_nanoseconds_ += wait_before_;
+  ForgetBefore();
   ref->num_admitted = &state_->num_admitted;
   num_looked_up_ += num_keys;
   const int64_t call = num_calls_++;
@@ -28,12 +29,13 @@ void DeviceUse::BeginCall(int64_t num_keys, DeviceTableRef* ref) {
   ref->sample = &state_->samples[ref->sampled_part];
 }
 
-void DeviceUse::CountBefore(DeviceTableRef* ref) { ref->found = &state_->found_before; }
+void DeviceUse::CountBefore(DeviceTableRef* ref, cudaStream_t stream) {
+  RequireCuda(cudaMemsetAsync(&state_->found_before, 0, sizeof(FoundCounts), stream));
+  ref->found = &state_->found_before;
+}
 
 void DeviceUse::ReadBefore(cudaStream_t stream) {
-  const FoundCounts now = ToHost(&state_->found_before, 1, stream)[0];
-  before_ = now - read_before_;
-  read_before_ = now;
+  before_ = ToHost(&state_->found_before, 1, stream)[0];
 }
 
 UseCounts DeviceUse::Counts(cudaStream_t stream) const {

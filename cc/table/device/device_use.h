@@ -35,19 +35,23 @@ class DeviceUse {
   // For a call that looks for rows below memory, before BeginCall: the kernel that looks which are
   // missing counts the others where `ref` says then. Once it has run, ReadBefore reads them; waits
   // for the stream. ForgetBefore: the call does not come.
-  void CountBefore(DeviceTableRef* ref);
+  void CountBefore(DeviceTableRef* ref, cudaStream_t stream);
   void ReadBefore(cudaStream_t stream);
-  void ForgetBefore() { before_.reset(); }
+  void AddWait(int64_t nanoseconds) { wait_before_ += nanoseconds; }  // of the call that comes
+  void ForgetBefore() {
+    before_.reset();
+    wait_before_ = 0;
+  }
 
   void AddExpired(int64_t num_keys) { num_expired_ += num_keys; }
-  void AddWait(int64_t nanoseconds) { wait_nanoseconds_ += nanoseconds; }
   // Waits for the stream.
   UseCounts Counts(cudaStream_t stream) const;
 
  private:
   UseState* state_ = nullptr;          // in device memory
   std::optional<FoundCounts> before_;  // by the call that comes next; none: it did not look
-  FoundCounts found_before_{}, read_before_{};  // by calls that came, and as last read
+  int64_t wait_before_ = 0;            // of that call
+  FoundCounts found_before_{};         // by calls that came
   int64_t num_calls_ = 0, num_looked_up_ = 0, num_expired_ = 0, wait_nanoseconds_ = 0;
 };
 

@@ -12,9 +12,6 @@ struct FoundCounts {
     below += more.below;
     return *this;
   }
-  FoundCounts operator-(const FoundCounts& other) const {
-    return {in_first - other.in_first, below - other.below};
-  }
 };
 
 }  // namespace group_embedding

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/device_buffer.h"
 #include "table/device/growing_index.h"
 
 namespace group_embedding {
@@ -120,12 +121,9 @@ bool GrowingIndex::MakeArea(const Work& work, cudaStream_t stream, Status* error
   const int64_t end = std::min(bytes, cleared_bytes_ + work.bytes);
   *error = next.Grow(end);
   if (!error->ok()) return false;
-  const cudaError_t failed =
-      cudaMemsetAsync(next.data() + cleared_bytes_, 0xFF, end - cleared_bytes_, stream);
-  if (failed != cudaSuccess) {
-    *error = std::string("CUDA: ") + cudaGetErrorString(failed);
-    return false;
-  }
+  *error =
+      CudaStatus(cudaMemsetAsync(next.data() + cleared_bytes_, 0xFF, end - cleared_bytes_, stream));
+  if (!error->ok()) return false;
   cleared_bytes_ = end;
   if (end < bytes) return false;
   current_ = 1 - current_;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "core/device_buffer.h"
 #include "core/trace.h"
 #include "table/device/device_hash.h"
 #include "table/device/halve_counts.h"
@@ -172,26 +173,24 @@ cudaError_t LaunchGiving(const LocatePlan& plan, const LocateArgs& args, LocateS
   return cudaSuccess;
 }
 
-std::string InWords(cudaError_t error) {
-  return error == cudaSuccess ? "" : std::string("CUDA: ") + cudaGetErrorString(error);
-}
-
 Status Train(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
              const LocateArgs& args, LocateScratch* scratch, cudaStream_t stream) {
   cudaError_t error = LaunchChoosing(plan, tables, args, scratch, stream);
   if (error == cudaSuccess) error = cudaGetLastError();
-  if (error != cudaSuccess) return InWords(error);
+  if (error != cudaSuccess) return CudaStatus(error);
   const Status status = MakePlacesOnHost(plan, args, stream);
-  const Status given = InWords(LaunchGiving(plan, args, scratch, stream));
+  const Status given = CudaStatus(LaunchGiving(plan, args, scratch, stream));
   return status.ok() ? given : status;
 }
+
+// CUDA's, of whoever called it before: launches are checked by the last error.
+void ForgetFormerError() { cudaGetLastError(); }
 
 // The caller holds the tables' mutexes.
 Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t step,
               void* scratch_memory, cudaStream_t stream) {
   const Stage stage("locate");
   if (plan.num_positions() == 0) return {};
-  cudaGetLastError();  // of something that failed before: launches are checked by it
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
@@ -213,7 +212,7 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   if (error == cudaSuccess && is_sampled) {
     error = scratch.Sample(args, plan.blocks.num_blocks(), stream);
   }
-  if (error != cudaSuccess) return InWords(error);
+  if (error != cudaSuccess) return CudaStatus(error);
   Status status;
   if (access == Access::kRead) {
     LocateKeysKernel<false, false>
@@ -225,7 +224,7 @@ Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t st
   } else {
     status = Train(plan, tables, args, &scratch, stream);
   }
-  if (status.ok()) status = InWords(cudaGetLastError());
+  if (status.ok()) status = CudaStatus(cudaGetLastError());
   if (access == Access::kRead) return status;
   for (DeviceHash* table : plan.tables) {
     const Status full = table->CheckFull(stream);
@@ -262,9 +261,7 @@ class BegunCall {
 // Returns whether there is memory to bring rows. The caller holds the tables' mutexes.
 bool MakePrefetchSpace(const LocatePlan& plan, cudaStream_t stream) {
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    if (plan.tables[t]->MakePrefetchSpace(plan.KeysOf(t), stream).ok()) continue;
-    cudaGetLastError();
-    return false;
+    if (!plan.tables[t]->MakePrefetchSpace(plan.KeysOf(t), stream).ok()) return false;
   }
   return true;
 }
@@ -276,10 +273,10 @@ Status MarkNext(const LocatePlan& plan, void* scratch_memory, cudaStream_t strea
   LocateScratch scratch(scratch_memory);
   const LocateArgs args = scratch.Lay(plan, tables, Access::kRead);
   const cudaError_t error = scratch.Send(stream);
-  if (error != cudaSuccess) return InWords(error);
+  if (error != cudaSuccess) return CudaStatus(error);
   const auto blocks = static_cast<unsigned>(plan.blocks.num_blocks());
   MarkNextKernel<<<blocks, kLocateThreads, 0, stream>>>(args);
-  return InWords(cudaGetLastError());
+  return CudaStatus(cudaGetLastError());
 }
 
 }  // namespace
@@ -296,6 +293,7 @@ Status LocateRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests, 
                       int64_t step, void* scratch, cudaStream_t stream) {
   const LocatePlan plan = PlanLocate(requests, num_requests);
   const auto locks = LockAll(plan.tables);
+  ForgetFormerError();
   BegunCall call(plan.tables);
   const auto keys = KeysOfTables(plan);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
@@ -327,7 +325,7 @@ Status ExchangeRows(const DeviceKeysToLocate* requests, int64_t num_requests, vo
   for (DeviceHash* table : plan.tables) tables.push_back(table->BeginPrefetching(beside));
   const cudaError_t error = EnqueuePrefetching(tables, beside);
   for (DeviceHash* table : plan.tables) table->EndPrefetching(beside);
-  return InWords(error);
+  return CudaStatus(error);
 }
 
 }  // namespace
@@ -347,6 +345,7 @@ Status PrefetchRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests
 Status InsertRowsCuda(DeviceHash* table, const int64_t* keys, int64_t num_keys, int64_t* rows,
                       void* scratch, cudaStream_t stream) {
   const DeviceKeysToLocate request{table, keys, num_keys, rows};
+  ForgetFormerError();
   return Locate(PlanLocate(&request, 1), Access::kTrain, /*admits_all=*/true, -1, scratch, stream);
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/device_buffer.h"
 #include "table/device/exchange_rows.cuh"
 #include "table/device/prefetch_rows.h"
 
@@ -210,7 +211,7 @@ TierPrefetcher::TierPrefetcher(int64_t max_rows, Status* error)
       victims_(ReserveDeviceMemory(max_rows * sizeof(int64_t))) {
   cudaError_t failed = cudaMalloc(&state_, sizeof(PrefetchState));
   if (failed == cudaSuccess) failed = cudaMemset(state_, 0, sizeof(PrefetchState));
-  if (failed != cudaSuccess) *error = std::string("CUDA: ") + cudaGetErrorString(failed);
+  if (failed != cudaSuccess) *error = CudaStatus(failed);
 }
 
 TierPrefetcher::~TierPrefetcher() {

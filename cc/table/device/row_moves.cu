@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/device_buffer.h"
 #include "table/device/exchange_rows.cuh"
 #include "table/device/row_moves.h"
 
@@ -99,7 +100,7 @@ RowMoves::RowMoves(int64_t max_rows, CacheStrategy cache_strategy, Status* error
     const MovesState state = {0, 0, -1, 0, 0};
     failed = cudaMemcpy(state_, &state, sizeof(state), cudaMemcpyHostToDevice);
   }
-  if (failed != cudaSuccess) *error = std::string("CUDA: ") + cudaGetErrorString(failed);
+  if (failed != cudaSuccess) *error = CudaStatus(failed);
 }
 
 RowMoves::~RowMoves() {

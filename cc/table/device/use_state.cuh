@@ -16,9 +16,9 @@ struct PartSample {
 struct UseState {
   static constexpr int kNumParts = 64;
 
-  FoundCounts found;  // by calls that did not look for rows below memory
-  // By the others, before and after rows moved up. `found_before` also has calls that then failed.
-  FoundCounts found_before, found_after;
+  FoundCounts found;                // by calls that did not look for rows below memory
+  FoundCounts found_after;          // by the others, after rows moved up
+  FoundCounts found_before;         // by the last of these alone, before
   unsigned long long num_admitted;  // keys that got a row as they were trained
   PartSample samples[kNumParts];
 };

@@ -196,12 +196,22 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
                              &mutex_, &changes_);
 }
 
+// It waits for less of the device's work than what follows.
+void DiskTieredHash::PrefetchRest() {
+  if (IsPrefetching()) {
+    streams_.AwaitMark();  // what the device did before is no wait
+    const TimedWait wait(&use_);
+    while (PrefetchSome()) {
+    }
+  }
+  ahead_ = nullptr;
+}
+
 Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Access access,
                                       cudaStream_t stream) {
   makes_places_ = false;
   use_.ForgetBefore();
-  while (PrefetchSome()) {  // which waits for less of the device's work
-  }
+  PrefetchRest();
   if (!disk_->failed().ok()) return disk_->failed();
   if (disk_->store().num_keys() == 0) {
     int64_t num_keys = 0;
@@ -218,7 +228,7 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
   const int64_t held_since = std::min(clock_, OldestBatchLocked());
   const JoinedKeys joined{keys, streams_.own(), streams_.own()};
   DeviceTableRef ref = RefAt(held_since);
-  use_.CountBefore(&ref);
+  use_.CountBefore(&ref, streams_.own());
   const std::vector<int64_t> missing = Missing(joined, ref);
   use_.ReadBefore(streams_.own());
   FoundOnDisk found;
@@ -242,7 +252,7 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
 
 Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t num_lent,
                               int64_t held_since) {
-  Status status = disk_->Erase(found.evicted);
+  Status status = disk_->EraseExpired(found.evicted);
   if (status.ok()) {
     status = MakeFree(num_rows, num_lent, static_cast<int64_t>(found.keys.size()), held_since);
   }
@@ -310,6 +320,7 @@ std::vector<int64_t> DiskTieredHash::RowsToMoveDown(int64_t least, int64_t most,
 Status DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = static_cast<int64_t>(rows.size()), bytes = disk_->layout().bytes();
+  ReserveFree(State().num_free + num_rows);
   for (int64_t begin = 0; begin < num_rows; begin += kMoved) {
     const int64_t count = std::min(kMoved, num_rows - begin);
     const StreamBuffer<int64_t> unsorted(rows.data() + begin, count, stream), keys(count, stream);
@@ -331,7 +342,14 @@ Status DiskTieredHash::MoveDown(const std::vector<int64_t>& rows) {
     const Status status =
         disk_->Put(host_keys, ToHost(records.data(), count * bytes, stream).data());
     if (!status.ok()) return status;
-    FreeRows(TakeOut(keys.data(), count, device_rows.data()));
+    std::vector<int64_t> left;
+    try {
+      left = TakeOut(keys.data(), count, device_rows.data());
+    } catch (const std::exception&) {  // such as of memory for a snapshot's copies: they stay
+      Require(disk_->Erase(host_keys));
+      throw;
+    }
+    FreeRows(left);
   }
   return {};
 }
@@ -348,10 +366,11 @@ Status DiskTieredHash::MoveUp(const FoundOnDisk& found, int64_t held_since) {
   const StreamBuffer<char> scratch(LocateRowsScratchBytes(&request, 1, Access::kTrain), stream);
   Status status = InsertRowsCuda(this, keys.data(), count, rows.data(), scratch.data(), stream);
   if (status.ok()) {
-    RequireCuda(UnpackRows(RefAt(held_since), records.data(), keys.data(), rows.data(), count,
-                           disk_->layout().bytes(), stream));
-    RequireCuda(cudaStreamSynchronize(stream));
-    status = disk_->Erase(found.keys);
+    cudaError_t error = UnpackRows(RefAt(held_since), records.data(), keys.data(), rows.data(),
+                                   count, disk_->layout().bytes(), stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+    status = CudaStatus(error);
+    if (status.ok()) status = disk_->Erase(found.keys);
   }
   if (status.ok()) return status;
   std::vector<int64_t> taken = TakeOut(keys.data(), count, rows.data());  // they are still there

@@ -99,6 +99,7 @@ class DiskTieredHash : public DeviceHash {
     return ref;
   }
   bool PrefetchNext(KeysAhead* ahead);
+  void PrefetchRest();
 
   std::unique_ptr<RowsOnDisk> disk_;
   // With a budget: how many keys are in both tiers, exactly or at most; empty: not known.

@@ -5,6 +5,9 @@
 #include <thread>
 #include <vector>
 
+#if GROUP_EMBEDDING_CUDA
+#include "core/device_buffer.h"
+#endif
 #include "python/array.h"
 
 namespace group_embedding {
@@ -66,9 +69,7 @@ void* Scratch::Get(const std::string& name, int64_t bytes) {
 #if GROUP_EMBEDDING_CUDA
 
 void CheckCuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string(what) + ": CUDA: " + cudaGetErrorString(error));
-  }
+  Require(CudaStatus(error).In(std::string(what) + ": "));
 }
 
 DeviceFault::DeviceFault(Scratch* scratch)
