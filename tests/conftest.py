@@ -41,7 +41,7 @@ from support.session.shared_ranks import (  # noqa: F401
 
 SEED = int(os.environ.get("GROUP_EMBEDDING_TEST_SEED", "20240501"))
 LEFTOVERS = pytest.StashKey()
-STACKS = pytest.StashKey()  # the file for those of a test that hangs
+STACKS = pytest.StashKey()  # the file for those of a test that hangs or crashes
 
 # The same examples on every run; GROUP_EMBEDDING_TEST_SEED draws others. No deadline: the first
 # example pays for tracing.
@@ -122,6 +122,10 @@ def pytest_configure(config):
         )
         config.stash[LEFTOVERS] = Leftovers(config.rootpath)
     config.stash[STACKS] = stacks.open_file(config)
+
+
+def pytest_sessionstart(session):
+    faulthandler.enable(session.config.stash[STACKS])  # pytest has enabled it, for another file
 
 
 @pytest.hookimpl(trylast=True)

@@ -50,14 +50,17 @@ def test_server():
     tempfile.mkdtemp(prefix="rows_")
 """
 
-HANGS = """
-import threading
+ENDS_ITS_PROCESS = """
+import ctypes, threading
 
 def test_before():
     pass
 
 def test_that_waits():
     threading.Event().wait()
+
+def test_that_crashes():
+    ctypes.string_at(0)
 """
 
 FORKS = """
@@ -152,18 +155,20 @@ def test_what_a_test_leaves_behind_fails_the_run(tmp_path):
     assert not Path(f"/proc/{pid}/fd").exists() or not os.listdir(f"/proc/{pid}/fd")
 
 
-def test_a_test_that_hangs_is_named_and_ends_the_run(tmp_path):
-    # Given a test that never ends
+@pytest.mark.parametrize("how", ["waits", "crashes"])
+def test_a_test_that_hangs_or_crashes_is_named_and_ends_the_run(how, tmp_path):
+    # Given a test that never ends, or ends its process
     pytest.importorskip("xdist", reason="pytest-xdist, of requirements/dev.txt, is not installed")
+    name = f"test_that_{how}"
 
-    # When it runs for longer than the limit of a test
-    arguments = ("-n", "1", "--max-worker-restart", "0", "--test-limit", "2")
-    done = run(tmp_path, {"test_hangs.py": HANGS}, *arguments)
+    # When it runs, at most for the limit of a test
+    arguments = ("-n", "1", "--max-worker-restart", "0", "--test-limit", "2", "-k", name)
+    done = run(tmp_path, {"test_ends.py": ENDS_ITS_PROCESS}, *arguments)
 
-    # Then the run ends with the test's name, and last the line at which it waits
+    # Then the run ends with the test's name, and last the line at which it was
     assert done.returncode != 0
-    assert "crashed while running 'test_hangs.py::test_that_waits'" in done.stdout, done.stdout
-    assert "in test_that_waits" in done.stdout.partition("short test summary")[2], done.stdout
+    assert f"crashed while running 'test_ends.py::{name}'" in done.stdout, done.stdout
+    assert f"in {name}" in done.stdout.partition("short test summary")[2], done.stdout
 
 
 def test_a_forked_process_does_not_keep_the_turn_of_its_test(tmp_path):

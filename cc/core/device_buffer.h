@@ -22,7 +22,7 @@ inline Status CudaStatus(cudaError_t error) {
   return std::string("CUDA: ") + cudaGetErrorString(error);
 }
 
-// That of an allocation which has failed, likewise.
+// The error of an allocation that has failed, which is taken as by CudaStatus.
 inline Status NoDeviceMemory() {
   cudaGetLastError();
   return "there is no GPU, or it has no memory";
