@@ -26,7 +26,7 @@ def test_core_includes_nothing_above_it():
     assert not found
 
 
-# What may throw in the core: the two functions that turn an error into an exception, and lack of
+# What may throw in the core: the function that turns an error into an exception, and lack of
 # memory. Everything else returns a Status.
 THROWS = {
     "cc/core/status.h": ["runtime_error"],

@@ -146,8 +146,9 @@ def test_scores_are_no_lookups(tiers, tmp_path):
     assert sum(after.found.values()) == sum(before.found.values()) + 10
 
 
+@pytest.mark.parametrize("broken", [0, 1])
 @in_tiers("dram+disk", "hbm+dram+disk")
-def test_a_call_whose_disk_fails_is_no_lookup(tiers, tmp_path):
+def test_a_call_whose_disk_fails_is_no_lookup(tiers, broken, tmp_path):
     # Given tables, of which most rows of each are on disk
     row_bytes = 128 * 4 + 40
     tables = [
@@ -161,26 +162,26 @@ def test_a_call_whose_disk_fails_is_no_lookup(tiers, tmp_path):
     for part in np.split(np.arange(60_000), 30):
         for train in trainers:
             train(part)
-    before = [of(table) for table in tables]
 
-    # When the files of one are broken, and both are asked for rows on disk and in memory
-    break_files(tmp_path / "first")
-    on_disk, in_memory = np.arange(2000), np.arange(59_500, 60_000)
-    for _ in range(3):
-        with pytest.raises(tf.errors.OpError, match="table 'first', disk tier.*truncated"):
-            ge.lookup(tables, [tf.constant(np.r_[on_disk, in_memory])] * 2)
-
-    # Then no id of the call was looked up in it, and the next call is counted
     def counts(table):
         found = of(table)
-        return found.looked_up, sum(found.found.values())
+        return found.looked_up, sum(found.found.values()), found.found["disk"]
 
-    assert counts(tables[0]) == (before[0].looked_up, sum(before[0].found.values()))
-    ge.lookup(tables, [tf.constant(in_memory)] * 2)
-    after = of(tables[0])
-    assert after.looked_up == before[0].looked_up + 500
-    assert after.found["disk"] == before[0].found["disk"]
-    assert sum(after.found.values()) == sum(before[0].found.values()) + 500
+    before = [counts(table) for table in tables]
+
+    # When the files of one are broken, and both are asked for rows on disk and in memory
+    name = ["first", "second"][broken]
+    break_files(tmp_path / name)
+    on_disk, in_memory = np.arange(2000), np.arange(59_500, 60_000)
+    for _ in range(3):
+        with pytest.raises(tf.errors.OpError, match=f"table '{name}', disk tier.*truncated"):
+            ge.lookup(tables, [tf.constant(np.r_[on_disk, in_memory])] * 2)
+
+    # Then no id of these calls was looked up in either, and those of the next call are counted
+    assert [counts(table) for table in tables] == before
+    ge.lookup([tables[broken]], [tf.constant(in_memory)])
+    looked_up, found, on_disk = before[broken]
+    assert counts(tables[broken]) == (looked_up + 500, found + 500, on_disk)
 
 
 @in_tiers("dram", "dram+disk", "hbm", "hbm+dram+disk")

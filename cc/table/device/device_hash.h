@@ -262,9 +262,9 @@ class DeviceHash : public EmbeddingTable {
   // Takes keys out of the index; their rows, or kNoRow, are nobody's then. Returns them, and writes
   // them to device_rows, [num_keys].
   std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys, int64_t* device_rows);
-  // Such rows may be given to other keys from now on. Takes memory for more free rows than ever,
-  // but for what ReserveFree has taken for so many.
+  // Takes the memory that so many free rows need.
   void ReserveFree(int64_t num_free);
+  // Such rows may be given to other keys from now on. Takes that memory, too, if it is not there.
   void FreeRows(const std::vector<int64_t>& rows);
   int64_t EraseChosen(const Eviction& eviction, int64_t step);
   std::vector<RowArray> RowArrays() const;

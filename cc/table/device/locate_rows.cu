@@ -183,7 +183,7 @@ Status Train(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
   return status.ok() ? given : status;
 }
 
-// CUDA's, of whoever called it before: launches are checked by the last error.
+// Takes the error that CUDA keeps of an earlier call: launches are checked by the last error.
 void ForgetFormerError() { cudaGetLastError(); }
 
 // The caller holds the tables' mutexes.
@@ -335,6 +335,7 @@ Status PrefetchRowsCuda(const DeviceKeysToLocate* requests, int64_t num_requests
   const Stage stage("bring rows");
   const LocatePlan plan = PlanLocate(requests, num_requests);
   const auto locks = LockAll(plan.tables);
+  ForgetFormerError();
   const Status status = ExchangeRows(requests, num_requests, scratch, stream);
   if (!status.ok()) return status;
   const auto keys = KeysOfTables(plan);

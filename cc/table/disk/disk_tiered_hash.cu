@@ -196,7 +196,6 @@ std::unique_ptr<Snapshot> DiskTieredHash::TakeSnapshot(bool changes_only, const 
                              &mutex_, &changes_);
 }
 
-// It waits for less of the device's work than what follows.
 void DiskTieredHash::PrefetchRest() {
   if (IsPrefetching()) {
     streams_.AwaitMark();  // what the device did before is no wait

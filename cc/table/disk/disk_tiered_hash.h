@@ -99,6 +99,8 @@ class DiskTieredHash : public DeviceHash {
     return ref;
   }
   bool PrefetchNext(KeysAhead* ahead);
+  // Brings the rest of the keys ahead, before a call looks for its own keys: that waits for less of
+  // the device's work.
   void PrefetchRest();
 
   std::unique_ptr<RowsOnDisk> disk_;
