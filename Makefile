@@ -57,7 +57,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export GROUP_EMBEDDING_MARCH GROUP_EMBEDDING_CUDA GROUP_EMBEDDING_CUDA_ARCHS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build serving train test test-rest test-all nightly soak tested bench lint format sanitize fuzz docs docs-serve wheel try-wheel clean always
+.PHONY: build serving train test test-tensorflow test-rest test-all nightly soak tested bench lint format sanitize fuzz docs docs-serve wheel try-wheel clean always
 
 build: $(VENV)/native.stamp
 
@@ -72,12 +72,13 @@ test:      TESTS := not slow and not soak
 test-rest: TESTS := slow and not soak
 test-all:  TESTS := not soak
 soak:      TESTS := soak
+test-tensorflow: TESTS := not slow and not soak and not without_tensorflow
 
 # A process that crashes ends the run: with another in its place pytest-xdist 3.8 waits for ever for
 # files that nobody has (seen with --dist loadfile).
-test test-rest test-all soak: tested
+test test-tensorflow test-rest test-all soak: tested
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 -m '$(TESTS)' \
-	  --durations-file=build/durations/$@-$(TF).jsonl $(if $(filter test,$@),,--file-budget=3600) \
+	  --durations-file=build/durations/$@-$(TF).jsonl $(if $(filter test test-tensorflow,$@),,--file-budget=3600) \
 	  $(MIRRORS) $(ARGS)
 
 test: MIRRORS = $(if $(CHANGED),$(shell $(BIN)/python tests/support/session/changed.py \

@@ -153,6 +153,7 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config, items):
     tiers.mark_slow(items)
+    tiers.mark_without_tensorflow(items, pathlib.Path(__file__).parent)
     if config.option.shuffle is None:
         items[:] = schedule.first_ranks(items)
     else:

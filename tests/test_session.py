@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -314,3 +315,22 @@ def test_a_covering_of_a_product_has_each_value_and_each_pair():
             found = {tuple(product[number][name] for name in names) for number in chosen}
             assert found == set(itertools.product(*(values[name] for name in names)))
     assert len(singles) == 5 and len(pairs) <= 17 < len(product)
+
+
+def test_files_without_tensorflow_do_not_import_it():
+    # Given the files of tests that TensorFlow has no part in
+    files = [file for file in HERE.rglob("*.py") if file.name.startswith("test_")]
+    names = {file: file.relative_to(HERE).as_posix() for file in files}
+    without = [file for file in files if tiers.is_without_tensorflow(names[file])]
+
+    # When their imports are read
+    importing = [
+        names[file]
+        for file in without
+        if re.search(r"^ *(import|from) tensorflow", file.read_text(), re.MULTILINE)
+    ]
+
+    # Then there is none of TensorFlow, and each pattern is of a file
+    assert not importing
+    for pattern in tiers.WITHOUT_TENSORFLOW:
+        assert any(fnmatch(names[file], pattern) for file in without), pattern

@@ -28,6 +28,16 @@ inline Status NoDeviceMemory() {
   return "there is no GPU, or it has no memory";
 }
 
+// The error of an allocation of so many bytes says how many are left. It is taken, too.
+inline Status AllocatedStatus(cudaError_t error, int64_t bytes) {
+  if (error == cudaSuccess) return {};
+  cudaGetLastError();
+  size_t left = 0, total = 0;
+  cudaMemGetInfo(&left, &total);
+  return "it wants " + std::to_string(bytes) + " bytes, and " + std::to_string(left) +
+         " bytes of the GPU's memory are left (" + cudaGetErrorString(error) + ")";
+}
+
 inline void RequireCuda(cudaError_t error) { Require(CudaStatus(error)); }
 
 // Makes a device the current one for as long as it lives.
@@ -53,8 +63,8 @@ template <typename T>
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(int64_t count) {
-    RequireCuda(
-        cudaMalloc(reinterpret_cast<void**>(&data_), std::max<int64_t>(count, 1) * sizeof(T)));
+    const int64_t bytes = std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T));
+    Require(AllocatedStatus(cudaMalloc(reinterpret_cast<void**>(&data_), bytes), bytes));
   }
   DeviceBuffer(const T* host, int64_t count, cudaStream_t stream) : DeviceBuffer(count) {
     RequireCuda(cudaMemcpyAsync(data_, host, count * sizeof(T), cudaMemcpyHostToDevice, stream));
@@ -98,9 +108,10 @@ template <typename T>
 class StreamBuffer {
  public:
   StreamBuffer(int64_t count, cudaStream_t stream) : stream_(stream) {
-    RequireCuda(cudaMallocFromPoolAsync(reinterpret_cast<void**>(&data_),
-                                        std::max<int64_t>(count, 1) * sizeof(T), StreamBufferPool(),
-                                        stream));
+    const int64_t bytes = std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(T));
+    void** data = reinterpret_cast<void**>(&data_);
+    const cudaError_t error = cudaMallocFromPoolAsync(data, bytes, StreamBufferPool(), stream);
+    Require(AllocatedStatus(error, bytes));
   }
   StreamBuffer(const T* host, int64_t count, cudaStream_t stream) : StreamBuffer(count, stream) {
     RequireCuda(cudaMemcpyAsync(data_, host, count * sizeof(T), cudaMemcpyHostToDevice, stream));

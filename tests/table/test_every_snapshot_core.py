@@ -57,6 +57,35 @@ def test_evictions_of_a_snapshot_that_nobody_reads_are_in_the_next_changes(make_
     assert has_row(table, np.arange(60)).nonzero()[0].tolist() == [3]
 
 
+def test_keys_that_expire_and_come_again_while_they_are_saved_are_handed_out_once(make_table):
+    # Given two tables with rows in all tiers, whose old keys expire with a snapshot
+    budget = core.Budget(max_keys=200, hands_out="rows")
+    tables = [make_table(name=name, rows_in_memory=24, budget=budget) for name in "ab"]
+    old, young = np.arange(100), np.arange(100, 160)
+    for table in tables:
+        train(table, old, step=1)
+        write(table, old, old + 0.5)
+        train(table, young, step=9)
+    snapshots = [table.snapshot(evict={"steps_to_live": 2}, step=9) for table in tables]
+
+    # When some of them are read, and some trained, before it was written
+    for table in tables:
+        np.testing.assert_array_equal(read(table, old[:10]), start_of(old[:10]))
+        train(table, old[20:30], step=10)
+    found = [sorted(content_of_snapshot(snapshot)) for snapshot in snapshots]
+    del snapshots
+
+    # Then it has the others; the old ones are handed out with their rows, and start anew
+    assert found == [young.tolist()] * 2
+    for table in tables:
+        evicted = table.take_evicted()
+        assert sorted(evicted["keys"].tolist()) == old.tolist()
+        np.testing.assert_array_equal(evicted["values"], (evicted["keys"] + 0.5)[:, None] + [0] * 4)
+        assert table.budget_counts()["missed"] == 0
+        np.testing.assert_array_equal(read(table, old[20:30]), start_of(old[20:30]))
+        assert has_row(table, old).nonzero()[0].tolist() == list(range(20, 30))
+
+
 def test_a_row_that_became_small_after_a_save_has_judged_it_stays(make_table):
     table = make_table()
     with located(table, [1], train=True) as rows:

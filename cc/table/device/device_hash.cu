@@ -34,7 +34,10 @@ Status DeviceHash::Slot(const SlotOptions& slot, void** array) {
   LimitDeviceRows(BytesPerRow() + bytes);
   auto memory = ReserveValues(bytes);
   status = memory->Grow(usable_rows_ * bytes);
-  if (!status.ok()) return status.In(where);
+  if (!status.ok()) {
+    return where + status.message() +
+           "; give the table more memory or fewer keys (max_keys, max_bytes)";
+  }
   RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
                             State().next_row, streams_.own()));
   *array = memory->data();
@@ -244,8 +247,7 @@ void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
   state.next_candidate = static_cast<int64_t>(candidates.size());
   state.num_free_candidates = 0;
   SetState(state);
-  const Status status = MakeSpace(0, stream);
-  Require(status);
+  Require(MakeSpace(0, stream).In(Named(": ")));
   RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
   RequireCuda(cudaMemcpyAsync(ref_.candidates, candidates.data(),
                               candidates.size() * sizeof(Candidate), cudaMemcpyHostToDevice,

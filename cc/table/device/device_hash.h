@@ -193,6 +193,8 @@ class DeviceHash : public EmbeddingTable {
   Status PreparePlaces(int64_t num_keys, bool admits_all);
   void ReadEvicted() const;
   Status GrowRows(int64_t num_rows);
+  Status GrowArrays(int64_t num_rows);
+  Status MarkUnused(int64_t begin, int64_t end) const;
   Status GrowCandidates(int64_t num_candidates);
   Status MakeIndexSpace(const TableState& state, int64_t enqueued, bool is_rebuilt,
                         int64_t num_keys, cudaStream_t stream);
@@ -280,8 +282,8 @@ class DeviceHash : public EmbeddingTable {
   mutable std::mutex mutex_;  // of all that follows
   mutable DeviceStreams streams_;
   int64_t device_rows_ = 0;  // the first so many are in device memory; 0: all
-  std::unique_ptr<DeviceMemory> rows_;
-  std::unique_ptr<Memory> infos_, free_rows_, candidates_, free_candidates_, bloom_;
+  std::unique_ptr<DeviceMemory> rows_, infos_;
+  std::unique_ptr<Memory> free_rows_, candidates_, free_candidates_, bloom_;
   std::vector<SlotOptions> slots_;
   std::vector<std::unique_ptr<DeviceMemory>> slot_arrays_;
   std::unique_ptr<RowMoves> moves_;                  // null: all rows are in device memory

@@ -1,6 +1,7 @@
 // The memory of a DeviceHash's rows: its size, growth and limits. device_hash_index.cu has the
 // memory of the index.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/device_buffer.h"
@@ -148,8 +149,8 @@ int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
 
 std::string DeviceHash::FullError(const std::string& why) const {
   return Named(" is full at ") + std::to_string(usable_rows_ - first_row()) + " rows: " + why +
-         "; give it more by StorageOption(storage_size=...), or admit fewer keys or evict some "
-         "(filter_option, evict_option)";
+         "; give it more memory (tier_bytes, or storage_size of a StorageOption), set a budget "
+         "that evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
 }
 
 DeviceTableRef DeviceHash::Ref() const {
@@ -213,13 +214,11 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, bool admits_all, int
   if (!is_ahead) ReleaseRetired();
   if (budget_ != nullptr) budget_->SetBatches(batches_, own_batches);
   Status status = MakeSpace(num_keys, stream);
-  if (status.ok() && budget_ != nullptr) {
-    status = PreparePlaces(num_keys, admits_all).In(Named(": "));
-  }
+  if (status.ok() && budget_ != nullptr) status = PreparePlaces(num_keys, admits_all);
   if (places_.has_value()) streams_.BeginAlone(stream);  // rows change hands beside no reader
   enqueued_ += num_keys;
   if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);
-  return status;
+  return status.ok() ? status : FullError(status.message());
 }
 
 Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
@@ -241,10 +240,9 @@ Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
   Status status;
   most_of_call_ = std::max(most_of_call_, num_keys);
   status = GrowCandidates(MostCounted(state, since + num_keys));
-  if (!status.ok()) return status.In(Named(": "));
+  if (!status.ok()) return status;
   const bool is_rebuilt = enqueued_ - since <= rebuilt_at_;  // after what was reported
-  status = MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
-  return status.In(Named(": "));
+  return MakeIndexSpace(state, since + num_keys, is_rebuilt, num_keys, stream);
 }
 
 // What a call needs that may exceed the budget.
@@ -285,31 +283,12 @@ Status DeviceHash::PreparePlaces(int64_t num_keys, bool admits_all) {
 Status DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return {};
   const int64_t max_rows = MaxRows();
-  Status status;
   const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
   const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
   const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
-  const int64_t rows = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
-  const int64_t had = usable_rows_;
-  status = rows_->Grow(rows * RowBytes());
-  if (status.ok()) status = infos_->Grow(rows * kInfoBytes);
-  if (status.ok() && moves_ != nullptr) status = moves_->Grow(rows);
-  if (status.ok() && budget_ != nullptr) status = budget_->Grow(rows);
-  for (size_t s = 0; s < slots_.size() && status.ok(); ++s) {
-    status = slot_arrays_[s]->Grow(rows * SlotBytes(s));
-  }
-  if (status.ok() && rows > had) {
-    // No row that was never used is a key's. On the table's stream, waiting for this alone.
-    cudaStream_t stream;
-    cudaError_t failed = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    if (failed == cudaSuccess) {
-      failed = cudaMemsetAsync(ref_.infos + had, 0xFF, (rows - had) * kInfoBytes, stream);
-      if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
-      cudaStreamDestroy(stream);
-    }
-    status = CudaStatus(failed);
-    if (status.ok()) usable_rows_ = rows;
-  }
+  Status status = GrowArrays(std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more)));
+  // Where so many more do not fit, those that are needed may.
+  if (!status.ok()) status = GrowArrays(std::min(max_rows, num_rows));
   if (status.ok() && num_rows > max_rows) {
     status = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
              " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
@@ -318,11 +297,54 @@ Status DeviceHash::GrowRows(int64_t num_rows) {
   return status;
 }
 
+// Without memory for all of an array's rows, the others give theirs back.
+Status DeviceHash::GrowArrays(int64_t num_rows) {
+  std::vector<std::pair<DeviceMemory*, int64_t>> arrays = {{rows_.get(), RowBytes()},
+                                                           {infos_.get(), kInfoBytes}};
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    arrays.emplace_back(slot_arrays_[s].get(), SlotBytes(s));
+  }
+  std::vector<int64_t> had;
+  for (const auto& array : arrays) had.push_back(array.first->bytes());
+  Status status;
+  for (const auto& [memory, bytes] : arrays) {
+    if (status.ok()) status = memory->Grow(num_rows * bytes);
+  }
+  if (status.ok() && moves_ != nullptr) status = moves_->Grow(num_rows);
+  if (status.ok() && budget_ != nullptr) status = budget_->Grow(num_rows);
+  if (status.ok() && num_rows > usable_rows_) status = MarkUnused(usable_rows_, num_rows);
+  if (status.ok()) {
+    usable_rows_ = std::max(usable_rows_, num_rows);
+    return {};
+  }
+  for (size_t a = 0; a < arrays.size(); ++a) {
+    arrays[a].first->Release(arrays[a].first->bytes() - had[a]);
+  }
+  return status;
+}
+
+// No row that was never used is a key's. On a stream of its own, waiting for this alone.
+Status DeviceHash::MarkUnused(int64_t begin, int64_t end) const {
+  cudaStream_t stream;
+  cudaError_t failed = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (failed == cudaSuccess) {
+    failed = cudaMemsetAsync(ref_.infos + begin, 0xFF, (end - begin) * kInfoBytes, stream);
+    if (failed == cudaSuccess) failed = cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+  return CudaStatus(failed);
+}
+
 Status DeviceHash::GrowCandidates(int64_t num_candidates) {
   if (num_candidates <= usable_candidates_) return {};
-  const int64_t count = std::max(num_candidates + 1024, usable_candidates_ / 4 * 5);
-  Status status = candidates_->Grow(count * static_cast<int64_t>(sizeof(Candidate)));
-  if (status.ok()) status = free_candidates_->Grow(count * static_cast<int64_t>(sizeof(int64_t)));
+  const auto grow = [this](int64_t count) {
+    Status status = candidates_->Grow(count * static_cast<int64_t>(sizeof(Candidate)));
+    if (!status.ok()) return status;
+    return free_candidates_->Grow(count * static_cast<int64_t>(sizeof(int64_t)));
+  };
+  int64_t count = std::max(num_candidates + 1024, usable_candidates_ / 4 * 5);
+  Status status = grow(count);
+  if (!status.ok()) status = grow(count = num_candidates);
   if (status.ok()) usable_candidates_ = count;
   return status;
 }

@@ -42,41 +42,32 @@ def test_outputs_are_within_rounding_of_exact_sums(ranks, weighted, way):
         assert (errors <= (2 * counts + len(ranks) + 4) * UNIT * sizes).all(), feature
 
 
-@pytest.mark.parametrize("optimizer", list(cases.OPTIMIZERS))
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_tables_train_as_in_one_process(ranks, one_process, optimizer, weighted):
-    expected = one_process["trained"][optimizer, weighted]
+def assert_same_rows(found, expected):
+    for name, rows in expected["rows"].items():
+        np.testing.assert_allclose(found["rows"][name], rows, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", list(cases.WEIGHTED))
+def test_tables_train_as_in_one_process(ranks, one_process, optimizer):
     for of_rank in ranks:
-        found = of_rank["trained"][optimizer, weighted]
-        for name, rows in expected["rows"].items():
-            np.testing.assert_allclose(found["rows"][name], rows, rtol=2e-5, atol=2e-6)
+        assert_same_rows(of_rank["trained"][optimizer], one_process["trained"][optimizer])
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_tables_train_in_a_compiled_step_as_in_one_process(ranks, one_process, weighted):
-    expected = one_process["trained"]["adam", weighted]
+@pytest.mark.parametrize("how", ["compiled", "packed"])
+def test_tables_train_alike_in_a_compiled_step_and_where_sums_go_as_one_tensor(
+    ranks, one_process, how
+):
     for of_rank in ranks:
-        for name, rows in expected["rows"].items():
-            found = of_rank["compiled"][weighted]["rows"][name]
-            np.testing.assert_allclose(found, rows, rtol=2e-5, atol=2e-6)
+        assert_same_rows(of_rank[how], one_process["trained"]["adam"])
 
 
-def test_tables_train_where_sums_go_as_one_tensor(ranks, one_process):
-    expected = one_process["trained"]["adam", True]
-    for of_rank in ranks:
-        for name, rows in expected["rows"].items():
-            found = of_rank["packed"]["rows"][name]
-            np.testing.assert_allclose(found, rows, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("optimizer", list(cases.OPTIMIZERS))
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_keys_train_and_are_counted_as_in_one_process(ranks, one_process, optimizer, weighted):
+@pytest.mark.parametrize("optimizer", list(cases.WEIGHTED))
+def test_keys_train_and_are_counted_as_in_one_process(ranks, one_process, optimizer):
     # Given the keys of one process, some of which only come with weights that leave them out
-    expected = one_process["trained"][optimizer, weighted]["keys"]
+    expected = one_process["trained"][optimizer]["keys"]
 
     # When each rank exports its own
-    found = [of_rank["trained"][optimizer, weighted]["keys"] for of_rank in ranks]
+    found = [of_rank["trained"][optimizer]["keys"] for of_rank in ranks]
 
     # Then each key is on one rank, with its rows, its step and its count
     together = {key: content for of_rank in found for key, content in of_rank.items()}

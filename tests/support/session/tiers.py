@@ -1,8 +1,27 @@
-"""Tiers of tests: `make test` runs the fast ones, `make test-all` the slow ones too."""
+"""Tiers of tests: `make test` runs the fast ones, `make test-all` the slow ones too, and
+`make test-tensorflow`, of the fast ones, those in which TensorFlow has a part."""
 
 import itertools
+from fnmatch import fnmatch
 
 import pytest
+
+# The files, below tests/, of tests that are the same on every TensorFlow: of the core, of processes
+# and stores without it, of the tree and of the run itself.
+WITHOUT_TENSORFLOW = [
+    "*/test_*_core.py",
+    "table/*",
+    "hosts/test_bed.py",
+    "ranks/distributed/*",
+    "ranks/simulate/*",
+    "serving/stores/*",
+    "serving/server/test_hostile_http*.py",
+    "test_architecture.py",
+    "test_maps.py",
+    "test_native_architecture.py",
+    "test_session.py",
+    "test_storage_servers.py",
+]
 
 # Their servers take long to start, and many processes.
 SLOW_FIXTURES = {"hdfs_server", "hdfs_folder"}
@@ -26,6 +45,17 @@ def values_of_run(request, name):
     items = [item for item in request.session.items if item.path == request.path]
     params = [item.callspec.params for item in items if hasattr(item, "callspec")]
     return list(dict.fromkeys(of_item[name] for of_item in params if name in of_item))
+
+
+def is_without_tensorflow(path):
+    """path: below tests/."""
+    return any(fnmatch(path, pattern) for pattern in WITHOUT_TENSORFLOW)
+
+
+def mark_without_tensorflow(items, folder):
+    for item in items:
+        if is_without_tensorflow(item.path.relative_to(folder).as_posix()):
+            item.add_marker(pytest.mark.without_tensorflow)
 
 
 def mark_slow(items):
