@@ -9,6 +9,7 @@
 #                CHANGED=1 runs what mirrors the files that differ from the branch's upstream, or
 #                from the commit CHANGED=REF
 # make test-all  every test but the soak; make test-rest what `make test` leaves out of them
+# make test-tensorflow  of the fast tests those in which TensorFlow has a part
 # make nightly   every test, the soak, the sanitizers and the fuzzers
 # make fuzz      libFuzzer on what strangers send, SECONDS for each: heads, calls, JSON, tensors,
 #                deltas, and answers of Redis

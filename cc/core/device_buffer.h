@@ -28,14 +28,19 @@ inline Status NoDeviceMemory() {
   return "there is no GPU, or it has no memory";
 }
 
-// The error of an allocation of so many bytes says how many are left. It is taken, too.
-inline Status AllocatedStatus(cudaError_t error, int64_t bytes) {
-  if (error == cudaSuccess) return {};
-  cudaGetLastError();
+// Bytes of the current device's memory that nobody has taken.
+inline int64_t DeviceBytesLeft() {
   size_t left = 0, total = 0;
-  cudaMemGetInfo(&left, &total);
-  return "it wants " + std::to_string(bytes) + " bytes, and " + std::to_string(left) +
-         " bytes of the GPU's memory are left (" + cudaGetErrorString(error) + ")";
+  if (cudaMemGetInfo(&left, &total) != cudaSuccess) cudaGetLastError();
+  return static_cast<int64_t>(left);
+}
+
+// CudaStatus of an allocation of so many bytes.
+inline Status AllocatedStatus(cudaError_t error, int64_t bytes) {
+  Status status = CudaStatus(error);
+  if (error != cudaErrorMemoryAllocation) return status;
+  return "a call wants " + std::to_string(bytes) + " bytes, and " +
+         std::to_string(DeviceBytesLeft()) + " bytes of the GPU's memory are left (out of memory)";
 }
 
 inline void RequireCuda(cudaError_t error) { Require(CudaStatus(error)); }

@@ -5,14 +5,26 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+#include <string>
 
 #include "table/memory.h"
 
 namespace group_embedding {
 namespace {
 
-constexpr char kGroups[] = "/sys/fs/cgroup";
+// What the control groups of a kernel call their files, and which of its counters is of cached
+// pages of files, which can be reclaimed.
+struct GroupFiles {
+  const char* controllers;  // in /proc/self/cgroup, that of memory among them
+  const char* folder;
+  const char* most;
+  const char* used;
+  const char* cached;
+};
+constexpr GroupFiles kFirst = {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                               "memory.usage_in_bytes", "total_inactive_file"};
+constexpr GroupFiles kSecond = {"", "/sys/fs/cgroup", "memory.max", "memory.current",
+                                "inactive_file"};
 
 // The number that a file begins with; -1: there is none, as where it says "max".
 int64_t NumberIn(const std::string& path) {
@@ -31,7 +43,7 @@ int64_t AddressesLeft() {
 
 // The value of `name` in a control group's memory.stat.
 int64_t StatOf(const std::string& folder, const std::string& name) {
-  std::ifstream file(folder + "/memory.stat");
+  std::ifstream file(folder + "memory.stat");
   std::string word;
   for (int64_t value; file >> word >> value;) {
     if (word == name) return value;
@@ -39,20 +51,27 @@ int64_t StatOf(const std::string& folder, const std::string& name) {
   return 0;
 }
 
-// The least of the process's group and all above it; cached pages of files can be reclaimed.
-int64_t GroupLeft() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string path;
+// The path of the process's group, of lines like 4:cpu,memory:/path; nothing if there is none.
+std::string PathOfGroup(const std::string& root, const std::string& controller) {
+  std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) == 0) path = line.substr(3);
+    const size_t begin = line.find(':') + 1, end = line.find(':', begin);
+    if (begin == 0 || end == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(begin, end - begin) + ",";
+    if (controllers.find("," + controller + ",") != std::string::npos) return line.substr(end + 1);
   }
-  int64_t left = -1;
-  for (;;) {
-    const std::string folder = kGroups + (path == "/" ? "" : path);
-    const int64_t most = NumberIn(folder + "/memory.max");
-    const int64_t used = NumberIn(folder + "/memory.current");
+  return "";
+}
+
+// The least of the process's group and all above it; -1: none has a limit. In a container the group
+// lies where the root of all others does.
+int64_t LeftOfGroups(const std::string& root, const GroupFiles& files) {
+  std::string path = PathOfGroup(root, files.controllers);
+  for (int64_t left = -1;;) {
+    const std::string folder = root + files.folder + (path == "/" ? "" : path) + "/";
+    const int64_t most = NumberIn(folder + files.most), used = NumberIn(folder + files.used);
     if (most >= 0 && used >= 0) {
-      const int64_t here = std::max<int64_t>(0, most - used + StatOf(folder, "inactive_file"));
+      const int64_t here = std::max<int64_t>(0, most - used + StatOf(folder, files.cached));
       left = left < 0 ? here : std::min(left, here);
     }
     if (path.empty() || path == "/") return left;
@@ -64,14 +83,16 @@ int64_t GroupLeft() {
 
 bool AddressesAreLimited() { return AddressesLeft() >= 0; }
 
-MemoryLeft FindMemoryLeft() {
+MemoryLeft FindMemoryLeft(const std::string& root) {
   MemoryLeft left = {PhysicalBytes(), ""};
-  const int64_t addresses = AddressesLeft(), group = GroupLeft();
+  const int64_t addresses = AddressesLeft();
   if (addresses >= 0 && addresses < left.bytes) {
     left = {addresses, "of the limit of address space (raise RLIMIT_AS, `ulimit -v`)"};
   }
-  if (group >= 0 && group < left.bytes) {
-    left = {group, "of the limit of the control group (raise its memory.max)"};
+  for (const GroupFiles& files : {kFirst, kSecond}) {
+    const int64_t group = LeftOfGroups(root, files);
+    if (group < 0 || group >= left.bytes) continue;
+    left = {group, std::string("of the limit of the control group (raise its ") + files.most + ")"};
   }
   return left;
 }

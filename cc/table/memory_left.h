@@ -14,7 +14,8 @@ struct MemoryLeft {
 // Whether the process's address space is limited (RLIMIT_AS).
 bool AddressesAreLimited();
 
-// The least of what the limits of address space and of the control group leave.
-MemoryLeft FindMemoryLeft();
+// The least of what the limits of address space and of control groups leave, in either version of
+// control groups. The paths of the kernel's files begin with `root`.
+MemoryLeft FindMemoryLeft(const std::string& root = "");
 
 }  // namespace group_embedding

@@ -1,4 +1,4 @@
-"""python -m group_embedding.checkpoint COMMAND PREFIX: checkpoints for people.
+"""python -m group_embedding checkpoint COMMAND PREFIX: checkpoints for people.
 
 inspect     what the tables of a checkpoint hold, how often their keys were trained, and how long
             ago; --plot FILE.png draws it
@@ -8,6 +8,8 @@ rename-ops  names the ops of a SavedModel GroupEmbedding>..., where it is older 
 
 PREFIX is that of a checkpoint, such as runs/model.ckpt-100, or a folder: of checkpoints, the newest
 of which is meant, or of a SavedModel. It may be on any file system that TensorFlow has.
+
+The former spelling, python -m group_embedding.checkpoint, runs the same commands.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import sys
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="python -m group_embedding.checkpoint",
+        prog="python -m group_embedding checkpoint",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -37,16 +37,18 @@ class TableStatistics:
         admitted: keys that got a row as they were trained.
         evicted: keys that went, by policy: the order of the budget, such as "least_recent"; and
             "evict_after_steps", "evict_after_minutes", "evict_below_norm", joined by "+" where a
-            table has several.
+            table has several, which have one sum.
         without_place: how often a new key found no place in the budget.
         missed: evicted keys that were handed out to nobody.
         unique_share: how many different keys there were in a batch for each id, 0 to 1, by samples:
             each 8th batch, on a GPU each 32nd, counts the keys of one of 64 parts of the table.
         hottest_share: the largest share that one key had of the ids of a batch, by the same
             samples: 512 batches, on a GPU 2,048, see all parts.
-        oldest_steps: for how many steps the key that was not trained for longest was not, among up
-            to 65,536 keys in memory; -1: the table knows no steps.
-        wait_seconds: for which lookups waited for rows of a lower tier.
+        oldest_steps: for how many steps the key that was not trained for longest was not; in steps
+            alone, not in minutes. At most 65,536 rows in memory are looked at, evenly spaced, and
+            none on disk; -1: none of their keys has a step.
+        wait_seconds: for which lookups waited while keys were looked for on disk and their rows
+            came to memory. Rows that a GPU reads from host memory are not in it.
     """
 
     name: str
@@ -93,8 +95,9 @@ class Statistics:
     Attributes:
         rank: of this process.
         tables: TableStatistics by the name of the table.
-        exchange: what this rank has sent to others through host memory, an `ExchangeUse`; None:
-            there is one rank, or another exchange.
+        exchange: an `ExchangeUse` of messages through host memory alone: bytes that NCCL, peer
+            memory or Horovod carries are not counted. None: there is one rank, or Horovod alone
+            carries rows, or replicas of one process exchange them.
     """
 
     rank: int

@@ -5,8 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "check.h"
@@ -66,6 +70,68 @@ TEST(AnArrayThatCannotGrowKeepsWhatItHas) {
     return !status.ok() && array->bytes() == 8 * kMegabyte && array->data()[kMegabyte] == 7 &&
            array->Grow(12 * kMegabyte).ok();
   }));
+}
+
+// A folder with the kernel's files about the groups of a process.
+class FakeKernel {
+ public:
+  FakeKernel() : root_(mkdtemp(name_)) {}
+  ~FakeKernel() { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  const std::string& root() const { return root_; }
+
+ private:
+  char name_[18] = "/tmp/kernelXXXXXX";
+  const std::string root_;
+};
+
+TEST(TheLeastOfAllGroupsOfTheFirstKindIsLeft) {
+  // Given a group that has a limit, below one with a lower one, and cached files
+  const FakeKernel kernel;
+  kernel.Write("/proc/self/cgroup", "5:pids:/\n4:cpu,memory:/job/rank\n0::/\n");
+  const std::string groups = "/sys/fs/cgroup/memory";
+  kernel.Write(groups + "/job/rank/memory.limit_in_bytes", "9000000");
+  kernel.Write(groups + "/job/rank/memory.usage_in_bytes", "1000000");
+  kernel.Write(groups + "/job/memory.limit_in_bytes", "5000000");
+  kernel.Write(groups + "/job/memory.usage_in_bytes", "3000000");
+  kernel.Write(groups + "/job/memory.stat", "cache 7\ntotal_inactive_file 500000\n");
+  kernel.Write(groups + "/memory.limit_in_bytes", "9223372036854771712");
+  kernel.Write(groups + "/memory.usage_in_bytes", "4000000");
+
+  // When memory is looked for
+  const MemoryLeft left = FindMemoryLeft(kernel.root());
+
+  // Then that is what the upper one leaves
+  CHECK_EQ(left.bytes, 2500000);
+  CHECK_TRUE(left.limit.find("memory.limit_in_bytes") != std::string::npos);
+}
+
+TEST(TheLeastOfAllGroupsOfTheSecondKindIsLeft) {
+  // Given a container, whose group lies where the root of others does, and one with no limit in it
+  const FakeKernel kernel;
+  kernel.Write("/proc/self/cgroup", "0::/job\n");
+  kernel.Write("/sys/fs/cgroup/job/memory.max", "max\n");
+  kernel.Write("/sys/fs/cgroup/job/memory.current", "1000000\n");
+  kernel.Write("/sys/fs/cgroup/memory.max", "4000000\n");
+  kernel.Write("/sys/fs/cgroup/memory.current", "1000000\n");
+
+  // When memory is looked for
+  const MemoryLeft left = FindMemoryLeft(kernel.root());
+
+  // Then that is what the container's limit leaves
+  CHECK_EQ(left.bytes, 3000000);
+  CHECK_TRUE(left.limit.find("memory.max") != std::string::npos);
+}
+
+TEST(WithoutGroupsTheHostsMemoryIsLeft) {
+  const FakeKernel kernel;
+  CHECK_EQ(FindMemoryLeft(kernel.root()).bytes, PhysicalBytes());
+  CHECK_TRUE(FindMemoryLeft(kernel.root()).limit.empty());
 }
 
 }  // namespace

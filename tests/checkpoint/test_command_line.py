@@ -1,4 +1,4 @@
-"""python -m group_embedding.checkpoint."""
+"""python -m group_embedding checkpoint."""
 
 import os
 import re
@@ -11,6 +11,7 @@ import tensorflow as tf
 from checkpoint import checkpoint_cases as cases
 
 import group_embedding as ge
+from group_embedding.__main__ import main as package_main
 from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.__main__ import main
 
@@ -74,13 +75,50 @@ def test_verify_says_which_file_is_damaged(saved, capsys):
     assert f"'{name}' is damaged" in capsys.readouterr().out
 
 
+def test_inspect_is_a_command_of_the_package(saved, tmp_path, capsys):
+    # Given what each of three tables holds, by the former spelling
+    tables = ["user", "deep/item", None]
+    expected = []
+    for table in tables:
+        assert main(["inspect", saved, *(["--table", table] if table else [])]) == 0
+        expected.append(capsys.readouterr().out)
+
+    # When the package's own command inspects them
+    for table, text in zip(tables, expected):
+        picture = tmp_path / "keys.png"
+        more = ["--table", table] if table else []
+        command = ["checkpoint", "inspect", saved, *more, "--plot", str(picture)]
+        assert package_main(command) == 0
+
+        # Then it says the same, and draws the picture
+        assert capsys.readouterr().out == text != ""
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        picture.unlink()
+
+
+def test_the_package_names_the_command_and_its_arguments(capsys):
+    for arguments, said in (
+        (["--help"], "python -m group_embedding checkpoint --help"),
+        (["checkpoint", "--help"], "usage: python -m group_embedding checkpoint"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            package_main(arguments)
+        assert ended.value.code == 0
+        assert said in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit, match="checkpoint 'no/such'"):
+        package_main(["checkpoint", "verify", "no/such"])
+
+
 @pytest.mark.slow
-def test_the_command_says_its_own_lines_alone(saved):
+@pytest.mark.parametrize(
+    "command", [["group_embedding", "checkpoint"], ["group_embedding.checkpoint"]], ids=len
+)
+def test_the_command_says_its_own_lines_alone(command, saved):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     del environment["TF_CPP_MIN_LOG_LEVEL"]
 
     said = subprocess.run(
-        [sys.executable, "-m", "group_embedding.checkpoint", "verify", saved],
+        [sys.executable, "-m", *command, "verify", saved],
         env=environment,
         capture_output=True,
         text=True,

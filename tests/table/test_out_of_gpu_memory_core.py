@@ -24,7 +24,7 @@ FOR_CALLS = 256  # megabytes, for the calls after an error
 
 
 class GpuMemory:
-    """What another program takes of it."""
+    """GPU memory that another program takes."""
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -84,7 +84,7 @@ def call_of(table, keys, **access):
 
 
 def works(op, tables, turn):
-    """What each table does in a turn: new keys, or, to be read, known ones."""
+    """The work of each table in a turn: with new keys, or, to be read, with known ones."""
     new, known = np.arange(MANY) + (turn + 1) * 10**9, np.arange(MANY) + MANY * (turn % 3)
     if op == "given":
         return [lambda table=table: table.insert(given(new)) for table in tables]
@@ -110,7 +110,9 @@ def assert_has_all(table, op):
 def test_gpu_memory_that_runs_out_is_an_error(storage, op, tmp_path):
     # Given two tables with rows in all their tiers, of which each key has its own values
     tables = [
-        storage.make_table(DIM, name=name, rows_in_memory=2 * MANY, path=str(tmp_path / name))
+        storage.make_table(
+            DIM, name=name, rows_in_memory=2 * MANY, path=str(tmp_path / name), slots=("slot",)
+        )
         for name in ("first", "second")
     ]
     few = np.arange(FEW) - FEW
@@ -140,9 +142,56 @@ def test_gpu_memory_that_runs_out_is_an_error(storage, op, tmp_path):
 
     # And errors say what is wanted and left; with memory, the same work is done
     print(*errors, sep="\n")
-    assert all("it wants" in error and "are left" in error for error in errors), errors
+    assert all(" wants " in error and " left " in error for error in errors), errors
     assert errors or op == "read"
     for table, call in zip(tables, works(op, tables, len(ROUNDS))):
         call()
         keys = np.arange(MANY) + (len(ROUNDS) + 1) * 10**9
         assert (table.describe(keys)["tiers"] >= 0).all() == (op != "read")
+
+
+def test_a_slot_without_memory_leaves_a_table_as_it_was():
+    # Given two tables with a budget of bytes, and no GPU memory
+    tables = [
+        HBM.make_table(DIM, name=name, budget=core.Budget(max_bytes=64 << 20)) for name in "ab"
+    ]
+    for table in tables:
+        train(table, np.arange(1000), at_once=1000)
+    before = [table.budget_counts() for table in tables]
+
+    # When they are asked for another slot
+    with memory_left(0):
+        for table in tables:
+            with pytest.raises(RuntimeError, match="slot 'late': it wants .* max_bytes"):
+                table.slot("late", initial=0.5)
+
+    # Then they may have as many keys as before, and get it once there is memory
+    assert [table.budget_counts() for table in tables] == before
+    for table in tables:
+        table.slot("late", initial=0.5)
+        np.testing.assert_array_equal(read(table, np.arange(1000), "late", at_once=1000), 0.5)
+        assert table.budget_counts()["max_keys"] < before[0]["max_keys"]
+
+
+@pytest.mark.parametrize("megabytes", ROUNDS)
+def test_keys_that_no_memory_is_left_to_erase_are_handed_out_once(megabytes):
+    # Given two tables whose keys are old
+    budget = core.Budget(max_keys=4 * MANY, hands_out="rows")
+    tables = [HBM.make_table(DIM, name=name, budget=budget) for name in "ab"]
+    for table in tables:
+        train(table, np.arange(MANY), step=1, at_once=MANY)
+
+    # When they are evicted with little memory, and again with more
+    for left in (megabytes, 1024):
+        with memory_left(left):
+            for table in tables:
+                with contextlib.suppress(RuntimeError):
+                    table.evict({"steps_to_live": 2}, step=9)
+
+    # Then each is handed out once, with its row
+    for table in tables:
+        evicted = table.take_evicted()
+        order = np.argsort(evicted["keys"])
+        np.testing.assert_array_equal(evicted["keys"][order], np.arange(MANY))
+        np.testing.assert_array_equal(evicted["values"][order], start_of(np.arange(MANY), DIM))
+        assert table.num_keys == table.budget_counts()["missed"] == 0

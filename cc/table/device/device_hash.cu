@@ -31,13 +31,16 @@ Status DeviceHash::Slot(const SlotOptions& slot, void** array) {
   Status status = FitToBytes({slot});
   if (!status.ok()) return status.In(where);
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
-  LimitDeviceRows(BytesPerRow() + bytes);
-  auto memory = ReserveValues(bytes);
+  const int64_t device_rows = std::max(tiers_.device_bytes / (BytesPerRow() + bytes), first_row());
+  auto memory = ReserveValues(bytes, device_rows);
   status = memory->Grow(usable_rows_ * bytes);
   if (!status.ok()) {
+    const Status restored = FitToBytes({});  // to as many keys as without it
+    if (!restored.ok()) return restored.In(where);
     return where + status.message() +
            "; give the table more memory or fewer keys (max_keys, max_bytes)";
   }
+  LimitDeviceRows(device_rows);
   RequireCuda(FillSlotArray({memory->data(), slot.width, slot.dtype, slot.initial},
                             State().next_row, streams_.own()));
   *array = memory->data();
@@ -142,13 +145,12 @@ void DeviceHash::DescribeAlone(const int64_t* keys, int64_t num_keys, KeyInfo* d
 
 int64_t DeviceHash::Erase(const int64_t* keys, int64_t num_keys) {
   const Alone alone(*this);
-  DeviceBuffer<int64_t> device_keys(keys, num_keys, streams_.own());
-  return EraseKeys(device_keys.data(), num_keys);
+  const DeviceBuffer<int64_t> device_keys(keys, num_keys, streams_.own()), rows(num_keys);
+  return EraseKeys(device_keys.data(), num_keys, rows.data());
 }
 
-int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys) {
-  const StreamBuffer<int64_t> device_rows(num_keys, streams_.own());
-  const std::vector<int64_t> rows = TakeOut(keys, num_keys, device_rows.data());
+int64_t DeviceHash::EraseKeys(const int64_t* keys, int64_t num_keys, int64_t* device_rows) {
+  const std::vector<int64_t> rows = TakeOut(keys, num_keys, device_rows);
   const std::vector<int64_t> host_keys = ToHost(keys, num_keys, streams_.own());
   ReadEvicted();  // keys that were erased before these
   const bool uses_retired = budget_ == nullptr || has_tier_below();  // else PlaceMaker finds them
@@ -193,13 +195,12 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
   RequireCuda(ChooseEvicted(Ref(), AsOfNow(eviction), step, num_rows, flags.data(), stream));
   DeviceBuffer<int64_t> rows(num_rows);
   const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
-  if (eviction.kind != Eviction::Kind::kNone) {
-    HandOut(rows.data(), count);
-    use_.AddExpired(count);
-  }
-  DeviceBuffer<int64_t> keys(count);
+  DeviceBuffer<int64_t> keys(count), erased(count);
   RequireCuda(KeysOfRows(Ref(), rows.data(), count, keys.data(), stream));
-  return EraseKeys(keys.data(), count);
+  if (eviction.kind != Eviction::Kind::kNone) HandOut(rows.data(), count);
+  const int64_t num_erased = EraseKeys(keys.data(), count, erased.data());
+  if (eviction.kind != Eviction::Kind::kNone) use_.AddExpired(count);
+  return num_erased;
 }
 
 UseCounts DeviceHash::use_counts() const {
@@ -243,11 +244,14 @@ void DeviceHash::SetAdmissionState(const AdmissionState& admission) {
   }
   const Alone alone(*this);
   const cudaStream_t stream = streams_.own();
-  TableState state = State();
+  const TableState former = State();
+  TableState state = former;
   state.next_candidate = static_cast<int64_t>(candidates.size());
   state.num_free_candidates = 0;
   SetState(state);
-  Require(MakeSpace(0, stream).In(Named(": ")));
+  const Status status = MakeSpace(0, stream);
+  if (!status.ok()) SetState(former);
+  Require(NoMemory(status));
   RequireCuda(cudaMemsetAsync(ref_.candidates, 0, usable_candidates_ * sizeof(Candidate), stream));
   RequireCuda(cudaMemcpyAsync(ref_.candidates, candidates.data(),
                               candidates.size() * sizeof(Candidate), cudaMemcpyHostToDevice,

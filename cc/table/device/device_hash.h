@@ -176,12 +176,14 @@ class DeviceHash : public EmbeddingTable {
   int64_t BytesPerRow() const;
   // With those slots too.
   int64_t MaxRows(const std::vector<SlotOptions>& more = {}) const;
-  std::unique_ptr<DeviceMemory> ReserveValues(int64_t row_bytes) const;
-  void LimitDeviceRows(int64_t bytes_per_row);
+  // Where there are two memories, device_rows rows are in device memory.
+  std::unique_ptr<DeviceMemory> ReserveValues(int64_t row_bytes, int64_t device_rows) const;
+  void LimitDeviceRows(int64_t device_rows);
   std::string Named(const std::string& what) const {
     return "table '" + options_.name + "'" + what;
   }
   std::string FullError(const std::string& why) const;
+  Status NoMemory(const Status& status) const;
 
   void DescribeAlone(const int64_t* keys, int64_t num_keys, KeyInfo* infos) const;
   TableState State() const;                // waits for everything
@@ -260,7 +262,8 @@ class DeviceHash : public EmbeddingTable {
   };
   int64_t WidestBytes() const;
   void WriteGiven(const KeyedRows& rows, const std::vector<size_t>& chosen, const GivenRows& to);
-  int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys);
+  // rows: [num_keys] scratch memory of the device.
+  int64_t EraseKeys(const int64_t* device_keys, int64_t num_keys, int64_t* rows);
   // Takes keys out of the index; their rows, or kNoRow, are nobody's then. Returns them, and writes
   // them to device_rows, [num_keys].
   std::vector<int64_t> TakeOut(const int64_t* device_keys, int64_t num_keys, int64_t* device_rows);

@@ -91,19 +91,24 @@ void DeviceHash::TakeEvicted(KeyedRows* rows) {
   *rows = budget_->handed_out()->Take();
 }
 
-// These keys are about to go.
+// These keys are about to go. What their erasure needs is allocated before the first is handed out,
+// so that none is handed out twice.
 void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   EvictedRows* const handed_out = budget_ == nullptr ? nullptr : budget_->handed_out();
   if (handed_out == nullptr || num_rows == 0) return;
   constexpr int64_t kRowsAtOnce = 1 << 16;
   ReadEvicted();  // keys that went before
-  handed_out->MakePlace(budget_->max_handed_out(), num_rows);
   const bool has_rows = options_.budget.hands_out == HandsOut::kRows;
   const cudaStream_t stream = streams_.own();
+  const int64_t at_once = std::min(kRowsAtOnce, num_rows);
+  const StreamBuffer<RowInfo> infos(at_once, stream);
+  const StreamBuffer<char> values(at_once * RowBytes(), stream);
+  if (snapshot_ != nullptr) {
+    Require(snapshot_->MakeSpace(num_rows).In(Named(": no memory for rows that are saved: ")));
+  }
+  handed_out->MakePlace(budget_->max_handed_out(), num_rows);
   for (int64_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
     const int64_t count = std::min(kRowsAtOnce, num_rows - begin);
-    const StreamBuffer<RowInfo> infos(count, stream);
-    const StreamBuffer<char> values(count * RowBytes(), stream);
     RequireCuda(InfosOfRows(Ref(), device_rows + begin, count, infos.data(), stream));
     RequireCuda(GatherRows(ref_.rows, device_rows + begin, count, static_cast<int32_t>(RowBytes()),
                            values.data(), stream));
@@ -267,10 +272,11 @@ Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go, const Kept
   const cudaStream_t stream = streams_.own();
   const StreamBuffer<int64_t> device_rows(rows.data(), num_keys, stream);
   const StreamBuffer<int64_t> device_keys(keys.data(), num_keys, stream);
+  const StreamBuffer<int64_t> erased(num_keys, stream);
   if (num_below > 0) status = EraseBelow(below);
   if (!status.ok()) return status;
   HandOut(device_rows.data(), num_keys);
-  if (num_keys > 0) EraseKeys(device_keys.data(), num_keys);
+  if (num_keys > 0) EraseKeys(device_keys.data(), num_keys, erased.data());
   budget_->CountOnHost(num_keys + num_below, 0);
   return {};
 }

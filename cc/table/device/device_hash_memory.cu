@@ -17,6 +17,10 @@ constexpr int64_t kInfoBytes = sizeof(RowInfo);
 // The least memory that rows grow by at once, which takes some milliseconds to allocate.
 constexpr int64_t kDeviceBytesAtOnce = int64_t{1} << 30, kHostBytesAtOnce = int64_t{16} << 20;
 
+constexpr char kWhatToGive[] =
+    "; give it more memory (tier_bytes, or storage_size of a StorageOption), set a budget that "
+    "evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
+
 int64_t BytesOfTiers(int64_t device_bytes) {
   size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
@@ -37,7 +41,7 @@ DeviceHash::DeviceHash(const TableOptions& options, const DeviceTierOptions& tie
     moves_ = std::make_unique<RowMoves>(reserved_rows_, tiers.cache_strategy, error);
     device_rows_ = std::max(tiers.device_bytes / BytesPerRow(), first_row());
   }
-  rows_ = ReserveValues(RowBytes());
+  rows_ = ReserveValues(RowBytes(), device_rows_);
   infos_ = ReserveDeviceMemory(reserved_rows_ * kInfoBytes);
   free_rows_ = ReserveDeviceMemory(reserved_rows_ * static_cast<int64_t>(sizeof(int64_t)));
   if (options.budget.is_given()) {
@@ -72,12 +76,12 @@ Status DeviceHash::Begin(const void* matrix) {
   Status status = use_.Begin(streams_.own()).In(Named(": "));
   if (status.ok() && budget_ != nullptr) status = budget_->Begin().In(Named(": "));
   if (status.ok()) status = FitToBytes({}).In(Named(": "));
-  if (status.ok()) status = GrowRows(first_row());
+  if (status.ok()) status = GrowRows(first_row()).In(Named(": "));
   if (status.ok() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
     bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
     bloom_ = ReserveDeviceMemory(bloom_bytes_);
-    status = bloom_->Grow(bloom_bytes_);
+    status = bloom_->Grow(bloom_bytes_).In(Named(": the counters of its filter: "));
     ref_.bloom = reinterpret_cast<unsigned long long*>(bloom_->data());
   }
   if (!status.ok()) return status;
@@ -86,7 +90,7 @@ Status DeviceHash::Begin(const void* matrix) {
   state.next_row = first_row();
   SetState(state);
   index_->Begin(kLeastSlots);
-  status = GrowIndex(GrowingIndex::Work::All(), stream);
+  status = GrowIndex(GrowingIndex::Work::All(), stream).In(Named(": "));
   if (!status.ok()) return status;
   const int64_t matrix_bytes = options_.initial.matrix_rows * RowBytes();
   cudaError_t failed =
@@ -118,15 +122,16 @@ std::unique_ptr<EmbeddingTable> MakeDeviceTable(const TableOptions& options,
   return table;
 }
 
-std::unique_ptr<DeviceMemory> DeviceHash::ReserveValues(int64_t row_bytes) const {
+std::unique_ptr<DeviceMemory> DeviceHash::ReserveValues(int64_t row_bytes,
+                                                        int64_t device_rows) const {
   const int64_t bytes = reserved_rows_ * row_bytes;
-  return moves_ != nullptr ? ReserveTieredMemory(device_rows_ * row_bytes, bytes)
+  return moves_ != nullptr ? ReserveTieredMemory(device_rows * row_bytes, bytes)
                            : ReserveDeviceMemory(bytes);
 }
 
-void DeviceHash::LimitDeviceRows(int64_t bytes_per_row) {
+void DeviceHash::LimitDeviceRows(int64_t device_rows) {
   if (moves_ == nullptr) return;
-  device_rows_ = std::max(tiers_.device_bytes / bytes_per_row, first_row());
+  device_rows_ = device_rows;
   rows_->LimitDevice(device_rows_ * RowBytes());
   for (size_t s = 0; s < slots_.size(); ++s) {
     slot_arrays_[s]->LimitDevice(device_rows_ * SlotBytes(s));
@@ -149,8 +154,12 @@ int64_t DeviceHash::MaxRows(const std::vector<SlotOptions>& more) const {
 
 std::string DeviceHash::FullError(const std::string& why) const {
   return Named(" is full at ") + std::to_string(usable_rows_ - first_row()) + " rows: " + why +
-         "; give it more memory (tier_bytes, or storage_size of a StorageOption), set a budget "
-         "that evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
+         kWhatToGive;
+}
+
+// The error of a call that finds no memory for what it needs beside rows.
+Status DeviceHash::NoMemory(const Status& status) const {
+  return status.ok() ? status : Status(Named(": ") + status.message() + kWhatToGive);
 }
 
 DeviceTableRef DeviceHash::Ref() const {
@@ -213,12 +222,16 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, bool admits_all, int
   streams_.Follow(&training_stream_, stream);
   if (!is_ahead) ReleaseRetired();
   if (budget_ != nullptr) budget_->SetBatches(batches_, own_batches);
-  Status status = MakeSpace(num_keys, stream);
-  if (status.ok() && budget_ != nullptr) status = PreparePlaces(num_keys, admits_all);
+  Status status = NoMemory(MakeSpace(num_keys, stream));
+  if (status.ok() && budget_ != nullptr) {
+    status = PreparePlaces(num_keys, admits_all).In(Named(": "));
+  }
   if (places_.has_value()) streams_.BeginAlone(stream);  // rows change hands beside no reader
   enqueued_ += num_keys;
-  if (status.ok() && snapshot_ != nullptr) status = snapshot_->MakeSpace(num_keys);
-  return status.ok() ? status : FullError(status.message());
+  if (status.ok() && snapshot_ != nullptr) {
+    status = snapshot_->MakeSpace(num_keys).In(Named(": no memory for rows that are saved: "));
+  }
+  return status;
 }
 
 Status DeviceHash::MakeSpace(int64_t num_keys, cudaStream_t stream) {
@@ -282,13 +295,15 @@ Status DeviceHash::PreparePlaces(int64_t num_keys, bool admits_all) {
 
 Status DeviceHash::GrowRows(int64_t num_rows) {
   if (num_rows <= usable_rows_) return {};
-  const int64_t max_rows = MaxRows();
+  const int64_t max_rows = MaxRows(), least = std::min(num_rows, max_rows);
   const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
   const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
   const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
-  Status status = GrowArrays(std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more)));
-  // Where so many more do not fit, those that are needed may.
-  if (!status.ok()) status = GrowArrays(std::min(max_rows, num_rows));
+  const int64_t ahead = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
+  // Where memory for rows ahead is not left, that for the rows which are needed may be.
+  const bool has_space = on_host || (ahead - usable_rows_) * BytesPerRow() <= DeviceBytesLeft();
+  Status status = GrowArrays(has_space ? ahead : least);
+  if (!status.ok() && has_space) status = GrowArrays(least);
   if (status.ok() && num_rows > max_rows) {
     status = std::to_string(max_rows - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
              " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
@@ -297,29 +312,22 @@ Status DeviceHash::GrowRows(int64_t num_rows) {
   return status;
 }
 
-// Without memory for all of an array's rows, the others give theirs back.
+// Arrays that have grown before one that cannot keep what they have: the next call needs it.
 Status DeviceHash::GrowArrays(int64_t num_rows) {
-  std::vector<std::pair<DeviceMemory*, int64_t>> arrays = {{rows_.get(), RowBytes()},
-                                                           {infos_.get(), kInfoBytes}};
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    arrays.emplace_back(slot_arrays_[s].get(), SlotBytes(s));
-  }
-  std::vector<int64_t> had;
-  for (const auto& array : arrays) had.push_back(array.first->bytes());
-  Status status;
-  for (const auto& [memory, bytes] : arrays) {
-    if (status.ok()) status = memory->Grow(num_rows * bytes);
-  }
+  if (num_rows <= usable_rows_) return {};
+  Status status = rows_->Grow(num_rows * RowBytes());
+  if (status.ok()) status = infos_->Grow(num_rows * kInfoBytes);
   if (status.ok() && moves_ != nullptr) status = moves_->Grow(num_rows);
   if (status.ok() && budget_ != nullptr) status = budget_->Grow(num_rows);
-  if (status.ok() && num_rows > usable_rows_) status = MarkUnused(usable_rows_, num_rows);
-  if (status.ok()) {
-    usable_rows_ = std::max(usable_rows_, num_rows);
-    return {};
+  for (size_t s = 0; s < slots_.size() && status.ok(); ++s) {
+    status = slot_arrays_[s]->Grow(num_rows * SlotBytes(s));
   }
-  for (size_t a = 0; a < arrays.size(); ++a) {
-    arrays[a].first->Release(arrays[a].first->bytes() - had[a]);
+  if (!status.ok()) {
+    return status.In("for " + std::to_string(num_rows - usable_rows_) + " rows more of " +
+                     std::to_string(BytesPerRow()) + " bytes ");
   }
+  status = MarkUnused(usable_rows_, num_rows);
+  if (status.ok()) usable_rows_ = num_rows;
   return status;
 }
 

@@ -6,7 +6,6 @@
 
 #include "core/device_buffer.h"
 #include "table/device/device_memory.h"
-#include "table/memory_left.h"
 
 namespace group_embedding {
 namespace {
@@ -131,10 +130,19 @@ class MappedMemory : public DeviceMemory {
       return "it wants " + std::to_string(bytes) + " bytes, and has addresses for " +
              std::to_string(reserved_);
     }
-    const int64_t had = bytes_;
-    Status status = GrowTo(RoundUp(bytes));
-    if (!status.ok()) Release(bytes_ - had);
-    return status;
+    const int64_t wanted = RoundUp(bytes);
+    while (bytes_ < wanted) {
+      const int64_t begin = bytes_;
+      const bool on_device = begin < device_bytes_;
+      const int64_t tier_end = on_device ? device_bytes_ : reserved_;
+      const int64_t end = std::min({wanted, tier_end, begin + kMostPieceBytes});
+      const CUresult result = Map(begin, end - begin);
+      if (result != CUDA_SUCCESS) return WhatIsLeft(end - begin, on_device, result);
+      bytes_ = end;
+      Status status = Clear(begin, end);
+      if (!status.ok()) return status;
+    }
+    return {};
   }
 
  private:
@@ -160,40 +168,13 @@ class MappedMemory : public DeviceMemory {
     return (std::max<int64_t>(bytes, 1) + piece_bytes_ - 1) / piece_bytes_ * piece_bytes_;
   }
 
-  // Where it fails, what it has added stays.
-  Status GrowTo(int64_t wanted) {
-    const int64_t had = bytes_, of_device = std::min(wanted, device_bytes_) - had;
-    // Pieces would be added, cleared and given back in each call of a full table.
-    if (of_device > kMostPieceBytes && of_device > DeviceBytesLeft()) {
-      return WhatIsLeft(had, wanted - had, /*on_device=*/true, CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    while (bytes_ < wanted) {
-      const int64_t begin = bytes_;
-      const bool on_device = begin < device_bytes_;
-      const int64_t tier_end = on_device ? device_bytes_ : reserved_;
-      const int64_t end = std::min({wanted, tier_end, begin + kMostPieceBytes});
-      const CUresult result = Map(begin, end - begin);
-      if (result != CUDA_SUCCESS) return WhatIsLeft(had, wanted - had, on_device, result);
-      bytes_ = end;
-      Status status = Clear(begin, end);
-      if (!status.ok()) return status;
-    }
-    return {};
-  }
-
-  static int64_t DeviceBytesLeft() {
-    size_t left = 0, total = 0;
-    cudaMemGetInfo(&left, &total);
-    return static_cast<int64_t>(left);
-  }
-
-  Status WhatIsLeft(int64_t had, int64_t more, bool on_device, CUresult result) const {
-    const MemoryLeft of_host = on_device ? MemoryLeft{} : FindMemoryLeft();
-    const int64_t left = on_device ? DeviceBytesLeft() : of_host.bytes;
-    const std::string of = on_device ? "of the GPU's memory" : "of the host's memory, page-locked";
-    return "it wants " + std::to_string(more) + " bytes beside " + std::to_string(had) + ", and " +
-           std::to_string(left) + " bytes are left " +
-           (of_host.limit.empty() ? of : of_host.limit) + " (" + driver_.Text(result) + ")";
+  Status WhatIsLeft(int64_t more, bool on_device, CUresult result) const {
+    const std::string wants =
+        "it wants " + std::to_string(more) + " bytes beside " + std::to_string(bytes_);
+    if (!on_device)
+      return wants + " of the host's memory, page-locked (" + driver_.Text(result) + ")";
+    return wants + ", and " + std::to_string(DeviceBytesLeft()) +
+           " bytes of the GPU's memory are left (" + driver_.Text(result) + ")";
   }
 
   // One piece at [begin, begin + bytes), of one tier.

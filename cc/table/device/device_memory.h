@@ -10,7 +10,6 @@
 
 namespace group_embedding {
 
-// Without memory for all that is wanted, Grow adds none.
 class DeviceMemory : public Memory {
  public:
   // From now on only the first `device_bytes` are to be the device's memory; what is there stays.

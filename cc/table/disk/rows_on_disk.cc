@@ -82,8 +82,8 @@ Status RowsOnDisk::CheckSize(int64_t more, int64_t leaving) {
   return "table '" + options_.name + "' is full: expected at most " +
          std::to_string(disk_.max_bytes) + " bytes on disk, in '" + store_->path() + "', got " +
          std::to_string(num_rows) + " rows of " + std::to_string(bytes) +
-         " bytes; give it more by StorageOption(storage_size=[..., disk]), or admit fewer keys or "
-         "evict some (filter_option, evict_option)";
+         " bytes; give it more (tier_bytes, or storage_size of a StorageOption), set a budget that "
+         "evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
 }
 
 Status RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock) {

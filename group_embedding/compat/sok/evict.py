@@ -6,10 +6,9 @@ import tensorflow as tf
 
 from group_embedding.compat.sok.dynamic_variable import DynamicVariable
 from group_embedding.compat.sok.lookup import all2all_dense_embedding
+from group_embedding.compat.sok.sok_tables import name_of
 from group_embedding.types import TensorLike
 from group_embedding.variables import over_ranks, widened
-
-_MAX_CAPACITY = 2**26
 
 
 def sparse_read_and_evict(
@@ -18,10 +17,14 @@ def sparse_read_and_evict(
     """Reads rows of keys, and forgets old keys where the table would exceed its `max_capacity`.
 
     As many keys of the table are forgotten as it would have too many once all of `indices` are
-    trained: those that were trained or assigned longest ago, and none of `indices`. In a table over
-    several ranks, whose capacity is that of each rank, each rank forgets keys of its own, and every
-    rank must
-    call it. A call that forgets keys reads all keys of the table; others do not.
+    trained: the keys that were trained or assigned longest ago, or, with `evict_strategy="kLfu"`,
+    the keys that were trained least often, and none of `indices`. In a table over several ranks,
+    whose capacity is that of each rank, each rank forgets keys of its own, and every rank must call
+    it. A call that forgets keys reads all keys of the table; others do not.
+
+    If `indices` alone are more than `max_capacity`, a table without `evict_strategy` takes all of
+    them. A table with an `evict_strategy` takes as many as it may have, and counts the others in
+    `budget_counts().without_place`.
 
     Args:
         var: a DynamicVariable of var_type 'hybrid' or None.
@@ -35,6 +38,7 @@ def sparse_read_and_evict(
 
     Raises:
         TypeError: another table.
+        ValueError: a table of `evict_strategy="kCustomized"`, whose scores cannot be read.
 
     Example:
 
@@ -48,6 +52,13 @@ def sparse_read_and_evict(
         raise TypeError(
             f"sparse_read_and_evict: expected a DynamicVariable of var_type 'hybrid', got {var!r}"
         )
+    if var.config.evict_strategy == "kCustomized":
+        raise ValueError(
+            f"sparse_read_and_evict: table '{name_of(var)}': expected evict_strategy 'kLru' or "
+            "'kLfu', got 'kCustomized'; ge.keyed_table(evict='score', max_keys=..., "
+            "budget_of='rank', hand_out='rows') hands out the keys of the lowest scores by "
+            "take_evicted"
+        )
     with tf.name_scope(name or "sparse_read_and_evict"):
         indices = widened(tf.convert_to_tensor(indices), var.key_dtype)
         keys, values = _evict(var, indices)
@@ -57,25 +68,25 @@ def sparse_read_and_evict(
 
 
 def _evict(table, indices):
-    capacity = table.config.max_capacity or _MAX_CAPACITY
     with tf.device("/CPU:0"):
         coming = tf.unique(over_ranks.own_keys(table, tf.reshape(indices, [-1]))).y
         is_new = table.lookup_tier(coming) < 0
         num_new = tf.math.count_nonzero(is_new)
-        excess = tf.cast(table.total_count(), tf.int64) + num_new - capacity
+        excess = tf.cast(table.total_count(), tf.int64) + num_new - table.config.capacity
         return tf.cond(
-            excess > 0, lambda: _forget_oldest(table, excess, coming), lambda: _nothing(table)
+            excess > 0, lambda: _forget_lowest(table, excess, coming), lambda: _nothing(table)
         )
 
 
-def _forget_oldest(table, count, kept):
+def _forget_lowest(table, count, kept):
     found = table.export()
     may_go = tf.logical_not(_is_in(found.keys, kept))
-    keys, values, versions = (
-        tf.boolean_mask(part, may_go) for part in (found.keys, found.values, found.versions)
-    )
-    oldest = tf.argsort(versions, stable=True)[:count]
-    keys, values = tf.gather(keys, oldest), tf.gather(values, oldest)
+    keys, values, versions, counts = (tf.boolean_mask(part, may_go) for part in found)
+    lowest = tf.argsort(versions, stable=True)
+    if table.config.evict_strategy == "kLfu":
+        lowest = tf.gather(lowest, tf.argsort(tf.gather(counts, lowest), stable=True))
+    lowest = lowest[:count]
+    keys, values = tf.gather(keys, lowest), tf.gather(values, lowest)
     with tf.control_dependencies([table.erase(keys)]):
         return tf.identity(keys), tf.identity(values)
 

@@ -101,6 +101,8 @@ def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m group_embedding",
         description="Trains and uses the model that a config file describes.",
+        epilog="Another command, without a config: checkpoint, which looks into checkpoints, and "
+        "verifies and exports them; python -m group_embedding checkpoint --help describes it.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in _COMMANDS.items():

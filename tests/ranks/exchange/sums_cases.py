@@ -312,7 +312,7 @@ def run_on_rank():
     found["ignored"] = ge.group_embedding_lookup_sparse(
         [tables["user"]], [tf.ragged.constant([[rank, 99]])], "mean", invalid_ids="ignore"
     )[0].numpy()
-    found["compiled"] = train("adam", True, CompiledStep)
+    found["compiled"] = {kind: train(kind, w, CompiledStep) for kind, w in WEIGHTED.items()}
     with packed_sums():
         found["packed"] = train("adam", True, packed)
     found["error"] = bad_ids(tables["user"])

@@ -66,9 +66,10 @@ def minimize(optimizer, loss_of, variables):
 
 
 def train(make):
-    """For rows and for a dense variable, whose gradient overflows in a step on the last rank: this
-    rank's of both before that step, after it, and after another; and the scale's factor of that
-    step. And the updates of tables that are not in a branch."""
+    """Returns, for a step in which the gradient of the rows overflows on the last rank and for one
+    in which that of the dense variable does: this rank's rows and dense variable before it, after
+    it and after the next one; the scale's factor; and the updates of tables that are not in a
+    branch."""
     rank, num_ranks = exchange.current().rank, exchange.current().num_ranks
     optimizer = make()
     rows = make_table(

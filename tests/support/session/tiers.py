@@ -12,8 +12,6 @@ WITHOUT_TENSORFLOW = [
     "*/test_*_core.py",
     "table/*",
     "hosts/test_bed.py",
-    "ranks/distributed/*",
-    "ranks/simulate/*",
     "serving/stores/*",
     "serving/server/test_hostile_http*.py",
     "test_architecture.py",
