@@ -62,7 +62,7 @@ class KeyedOptions:
             are evicted. A new key that finds no place reads what it would start as, trains nothing,
             and is counted. None: no limit.
         max_bytes: instead of `max_keys`: the table never takes more memory than so many bytes, with
-            slots, index and metadata. None: no limit.
+            slots, index and metadata, but without files and caches of RocksDB. None: no limit.
         budget_of: "rank": `max_keys` or `max_bytes` are of each rank; "all": of all ranks together.
             Given with one of them.
         keep_share: of the budget, the share down to which keys are evicted.

@@ -1,8 +1,9 @@
 """Budgets of tables whose keys are spread over ranks."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
-from support.oracles.budget import BudgetedDict, content, zipf_batches
+from support.oracles.budget import BudgetedDict, content, owner_of, zipf_batches
 
 import group_embedding as ge
 from group_embedding import exchange
@@ -90,3 +91,81 @@ def test_each_rank_hands_out_what_it_had(several_ranks, tmp_path):
     seen = np.unique(np.concatenate(list(batches())))
     np.testing.assert_array_equal(np.unique([*evicted, *np.concatenate(kept)]), seen)
     assert len(evicted) > 10
+
+
+NUM_PLACED = 30  # keys of a budget, so that each of two ranks evicts
+
+
+def train_in_placement(placement, budget_of):
+    """({key: (count, version)} and {key: row} of all ranks, the keys that this rank has, those that
+    it handed out), of a table whose samples have two ids."""
+    ge.enable_distributed_strategy()
+    num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
+    table = ge.keyed_table(
+        f"placed_{placement.replace(':', '_')}_{budget_of}", 2, initializer=tf.ones_initializer(),
+        max_keys=NUM_PLACED, budget_of=budget_of, evict="least_frequent", hand_out="keys",
+        placement=placement,
+    )  # fmt: skip
+    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1)))
+    handed_out = []
+    for batch in batches():
+        samples = batch[rank::num_ranks].reshape(-1, 2)
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup_sparse([table], [tf.RaggedTensor.from_tensor(samples)], "sum")
+            loss = tf.reduce_sum(rows**2)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        handed_out += table.take_evicted().keys.numpy().tolist()
+    keys, rows, versions, counts = (of.numpy().tolist() for of in table.export(gather=True))
+    kept = dict(zip(keys, zip(counts, versions)))
+    return kept, dict(zip(keys, rows)), table.export().keys.numpy().tolist(), handed_out
+
+
+def train_dicts(dicts, dict_of, num_ranks):
+    """{key: row} of one process with the whole batch, whose keys are in several budgets."""
+    rows, squares = {}, {}
+    for step, batch in enumerate(batches()):
+        gradients = {key: np.zeros(2) for key in batch.tolist()}
+        for sample in (batch[r::num_ranks].reshape(-1, 2).tolist() for r in range(num_ranks)):
+            for keys in sample:
+                total = sum(rows.get(key, np.ones(2)) for key in keys)
+                for key in keys:
+                    gradients[key] += 2 * total / num_ranks  # ranks average
+        for number, of in enumerate(dicts):
+            of.train([key for key in batch.tolist() if dict_of(key) == number], step)
+        kept = set().union(*(of.rows for of in dicts))
+        rows = {key: rows.get(key, np.ones(2)) for key in kept}
+        squares = {key: squares.get(key, np.full(2, 0.1)) for key in kept}
+        for key in kept & gradients.keys():
+            squares[key] = squares[key] + gradients[key] ** 2
+            rows[key] = rows[key] - 0.1 * gradients[key] / np.sqrt(squares[key] + 1e-7)
+    return rows
+
+
+@pytest.mark.parametrize("budget_of", ["all", "rank"])
+@pytest.mark.parametrize(
+    "placement", ["distributed", "distributed:sums", "localized:1", "localized:1:sums"]
+)
+def test_a_budget_in_each_placement(two_ranks, placement, budget_of):
+    # Given a dict with the budget of all ranks, or one for each rank that has keys
+    is_spread = placement.startswith("distributed")
+    num_dicts = 2 if is_spread and budget_of == "rank" else 1
+    num_shares = 24 if budget_of == "all" else 0
+    dicts = [
+        BudgetedDict(max_keys=NUM_PLACED, evict="least_frequent", num_shares=num_shares)
+        for _ in range(num_dicts)
+    ]
+    expected = train_dicts(dicts, lambda key: owner_of(key, num_dicts), num_ranks=2)
+    # When two ranks train a table in the placement
+    of_ranks = two_ranks.run(train_in_placement, placement, budget_of)
+    # Then the same keys are left, with their rows
+    for kept, rows, _, _ in of_ranks:
+        assert kept == {k: v for of in dicts for k, v in content(of.rows).items()}
+        for key, row in rows.items():
+            np.testing.assert_allclose(row, expected[key], rtol=1e-5, err_msg=key)
+    # And each rank has and handed out its own ones, and each evicts
+    evicted = [key for of in dicts for key in of.evicted]
+    assert sorted(of_ranks[0][3] + of_ranks[1][3]) == sorted(evicted)
+    for rank, (_, _, own, handed_out) in enumerate(of_ranks):
+        owners = {owner_of(key, 2) if is_spread else 1 for key in [*own, *handed_out]}
+        assert owners <= {rank}
+        assert len(handed_out) > 3 or (rank == 0 and not is_spread)
