@@ -312,7 +312,7 @@ Status DeviceHash::GrowRows(int64_t num_rows) {
   return status;
 }
 
-// Arrays that have grown before one that cannot keep what they have: the next call needs it.
+// Where an array cannot grow, those before it keep their new memory: the next call needs it.
 Status DeviceHash::GrowArrays(int64_t num_rows) {
   if (num_rows <= usable_rows_) return {};
   Status status = rows_->Grow(num_rows * RowBytes());

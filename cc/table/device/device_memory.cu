@@ -171,8 +171,9 @@ class MappedMemory : public DeviceMemory {
   Status WhatIsLeft(int64_t more, bool on_device, CUresult result) const {
     const std::string wants =
         "it wants " + std::to_string(more) + " bytes beside " + std::to_string(bytes_);
-    if (!on_device)
+    if (!on_device) {
       return wants + " of the host's memory, page-locked (" + driver_.Text(result) + ")";
+    }
     return wants + ", and " + std::to_string(DeviceBytesLeft()) +
            " bytes of the GPU's memory are left (" + driver_.Text(result) + ")";
   }
