@@ -1,7 +1,6 @@
 // The memory of a DeviceHash's rows: its size, growth and limits. device_hash_index.cu has the
 // memory of the index.
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "core/device_buffer.h"
