@@ -6,6 +6,7 @@
 // for any number of threads, and on a GPU.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -68,6 +69,13 @@ struct Budget {
     return total / num_parts + (i < total % num_parts ? 1 : 0);
   }
 };
+
+// The memory that the store of rows on disk takes for itself: of a budget of bytes an eighth.
+inline int64_t MemoryOfStore(const Budget& budget) {
+  constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{64} << 20;
+  if (budget.max_bytes == 0) return kMost;
+  return std::min(kMost, std::max(kLeast, budget.max_bytes / 8));
+}
 
 // What a table has done to keep its budget.
 struct BudgetCounts {

@@ -37,7 +37,7 @@ class TouchAhead {
   void Run();
   bool StartThread();
 
-  const HomeProcess home_;
+  HomeProcess home_;
   std::mutex mutex_;  // of what follows
   std::condition_variable asked_, done_;
   std::deque<GrowingMemory*> waiting_;  // each once

@@ -9,11 +9,23 @@ namespace group_embedding {
 // Rows in which the age of the oldest is looked for, at most.
 constexpr int64_t kMostLookedAt = 1 << 16;
 
+// Keys that went by what a table evicts by, each by the first of these.
+struct ExpiredCounts {
+  int64_t by_steps = 0, by_minutes = 0, by_norm = 0;
+
+  int64_t sum() const { return by_steps + by_minutes + by_norm; }
+  void operator+=(const ExpiredCounts& more) {
+    by_steps += more.by_steps;
+    by_minutes += more.by_minutes;
+    by_norm += more.by_norm;
+  }
+};
+
 struct UseCounts {
   int64_t num_looked_up = 0;              // ids of located batches
   std::array<int64_t, 3> num_found = {};  // of these, with a row when the batch came, by its tier
   int64_t num_admitted = 0;               // keys that got a row as they were trained
-  int64_t num_expired = 0;                // keys that went by their steps, minutes or norm
+  ExpiredCounts expired;                  // keys
   int64_t wait_nanoseconds = 0;           // for which batches waited for rows from below
   // By samples of the keys of some batches: how many ids there were, how many different keys, and
   // the largest share that one key had of the ids of a batch.

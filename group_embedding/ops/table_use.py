@@ -19,7 +19,9 @@ class TableUse(NamedTuple):
     in_second_tier: Any
     in_third_tier: Any
     admitted: Any
-    expired: Any
+    expired_by_steps: Any
+    expired_by_minutes: Any
+    expired_by_norm: Any
     wait_nanoseconds: Any
     sampled_ids: Any
     sampled_keys: Any

@@ -36,8 +36,8 @@ class TableStatistics:
             done, by tier.
         admitted: keys that got a row as they were trained.
         evicted: keys that went, by policy: the order of the budget, such as "least_recent"; and
-            "evict_after_steps", "evict_after_minutes", "evict_below_norm", joined by "+" where a
-            table has several, which have one sum.
+            "evict_after_steps", "evict_after_minutes", "evict_below_norm". A key for which several
+            of these hold counts for the first of them, in this order.
         without_place: how often a new key found no place in the budget.
         missed: evicted keys that were handed out to nobody.
         unique_share: how many different keys there were in a batch for each id, 0 to 1, by samples:
@@ -185,9 +185,9 @@ def _statistics_of(name, options, stats, use, budget):
     evicted = {}
     if options.has_budget:
         evicted[options.evict] = int(budget.evicted)
-    expires = [option for option in _EXPIRES if getattr(options, option) is not None]
-    if expires:
-        evicted["+".join(expires)] = int(use.expired)
+    for option, expired in _EXPIRED.items():
+        if getattr(options, option) is not None:
+            evicted[option] = int(getattr(use, expired))
     return TableStatistics(
         name=name,
         tiers=options.tiers,
@@ -210,4 +210,8 @@ def _statistics_of(name, options, stats, use, budget):
     )
 
 
-_EXPIRES = ("evict_after_steps", "evict_after_minutes", "evict_below_norm")
+_EXPIRED = {  # the option of each policy -> its count in TableUse
+    "evict_after_steps": "expired_by_steps",
+    "evict_after_minutes": "expired_by_minutes",
+    "evict_below_norm": "expired_by_norm",
+}

@@ -26,7 +26,7 @@ RocksdbTier::~RocksdbTier() {
 
 Status RocksdbTier::Open() {
   Status status;
-  db_ = OpenRocksdb(api_, folder_, kMemoryBytes, &status);
+  db_ = OpenRocksdb(api_, folder_, kMemoryBytes, Lifetime::kKept, &status);
   return status.In(Where());
 }
 

@@ -29,7 +29,8 @@ class DeviceBudgetBytes {
     per_key_ = in_index + handed_out / 4.0;
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
     if (has_counts) per_key_ += (1 + kCountsOfCall) * (in_index + kCountBytes);
-    on_disk_ = bytes_per_row + sizeof(int64_t);  // more than the record, which has no key
+    on_disk_ = bytes_per_row + sizeof(int64_t) + kStoreKeyBytes;
+    store_bytes_ = 2 * MemoryOfStore(options.budget);
     // A piece of each array that is not full: of rows, bits, the index, lists, and keys that went.
     fixed_ = (num_arrays + 3 + 2 + (moves ? 4 : 1) + 4 + (has_counts ? 2 : 0)) * kPiece +
              first_row * bytes_per_row + kLeastHandedOut * handed_out + kState;
@@ -47,7 +48,7 @@ class DeviceBudgetBytes {
   int64_t NumKeysAboveDisk(int64_t max_bytes, int64_t max_rows) const {
     const double chosen = 2 * (rows_per_key_ - 1) * sizeof(EvictionCandidate);
     const double per_key = per_key_ + on_disk_ + chosen;
-    const int64_t left = max_bytes - fixed_ - kChoosing;
+    const int64_t left = max_bytes - fixed_ - kChoosing - store_bytes_;
     const int64_t all = Quotient(left, rows_per_key_ * per_row_ + per_key);
     if (rows_per_key_ * static_cast<double>(all) <= static_cast<double>(max_rows)) return all;
     return Quotient(left - static_cast<int64_t>(per_row_ * static_cast<double>(max_rows)), per_key);
@@ -75,6 +76,7 @@ class DeviceBudgetBytes {
   static constexpr double kCountBytes = 1.25 * (2 * sizeof(int64_t) + sizeof(int64_t));
 
   static constexpr int64_t kChoosing = int64_t{8} << 20;  // rows that are looked at together
+  static constexpr int64_t kStoreKeyBytes = 32;           // of a store's filter and index
 
   static int64_t Quotient(int64_t bytes, double per_key) {
     return static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, bytes)) / per_key);
@@ -82,7 +84,7 @@ class DeviceBudgetBytes {
 
   const double rows_per_key_;
   double per_row_, per_key_, on_disk_;
-  int64_t fixed_;
+  int64_t fixed_, store_bytes_;
 };
 
 }  // namespace group_embedding

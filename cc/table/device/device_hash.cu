@@ -192,14 +192,17 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
   const cudaStream_t stream = streams_.own();
   const int64_t num_rows = State().next_row;
   DeviceBuffer<bool> flags(num_rows);
-  RequireCuda(ChooseEvicted(Ref(), AsOfNow(eviction), step, num_rows, flags.data(), stream));
+  const ExpiredCounts none;
+  const DeviceBuffer<ExpiredCounts> expired(&none, 1, stream);
+  RequireCuda(ChooseEvicted(Ref(), AsOfNow(eviction), step, num_rows, flags.data(), expired.data(),
+                            stream));
   DeviceBuffer<int64_t> rows(num_rows);
   const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
   DeviceBuffer<int64_t> keys(count), erased(count);
   RequireCuda(KeysOfRows(Ref(), rows.data(), count, keys.data(), stream));
   if (eviction.kind != Eviction::Kind::kNone) HandOut(rows.data(), count);
   const int64_t num_erased = EraseKeys(keys.data(), count, erased.data());
-  if (eviction.kind != Eviction::Kind::kNone) use_.AddExpired(count);
+  use_.AddExpired(ToHost(expired.data(), 1, stream)[0]);
   return num_erased;
 }
 

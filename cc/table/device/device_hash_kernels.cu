@@ -85,9 +85,13 @@ __device__ float HalfSquares(const DeviceTableRef& table, int64_t row, int lane)
   return 0.5f * sum;
 }
 
+__device__ void Increment(int64_t* count) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ULL);
+}
+
 // A warp has one row.
 __global__ void ChooseEvictedKernel(DeviceTableRef table, Eviction eviction, int64_t step,
-                                    int64_t num_rows, bool* is_evicted) {
+                                    int64_t num_rows, bool* is_evicted, ExpiredCounts* counts) {
   const int64_t row = ThreadIndex() / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   if (row >= num_rows) return;
@@ -99,15 +103,25 @@ __global__ void ChooseEvictedKernel(DeviceTableRef table, Eviction eviction, int
   const bool is_late = Has(eviction, Eviction::Kind::kTime) && minute != 0 &&
                        eviction.minute - minute > eviction.minutes_to_live;
   // An eviction of no kind is that of all keys: see DeviceHash::Clear.
-  bool evict = is_keys && (eviction.kind == Eviction::Kind::kNone || is_old || is_late);
+  const bool evict = is_keys && (eviction.kind == Eviction::Kind::kNone || is_old || is_late);
+  bool is_small = false;
   if (is_keys && !evict && Has(eviction, Eviction::Kind::kL2Weight)) {
     const float half = table.dtype == DataType::kFloat32 ? HalfSquares<float>(table, row, lane)
                        : table.dtype == DataType::kFloat16
                            ? HalfSquares<__half>(table, row, lane)
                            : HalfSquares<__nv_bfloat16>(table, row, lane);
-    evict = half < eviction.l2_weight;
+    is_small = half < eviction.l2_weight;
   }
-  if (lane == 0) is_evicted[row] = evict;
+  if (lane != 0) return;
+  is_evicted[row] = evict || is_small;
+  if (!is_keys) return;
+  if (is_old) {
+    Increment(&counts->by_steps);
+  } else if (is_late) {
+    Increment(&counts->by_minutes);
+  } else if (is_small) {
+    Increment(&counts->by_norm);
+  }
 }
 
 __global__ void KeysOfRowsKernel(DeviceTableRef table, const int64_t* rows, int64_t count,
@@ -205,9 +219,10 @@ cudaError_t TakeOutKeys(const DeviceTableRef& table, const int64_t* keys, int64_
 }
 
 cudaError_t ChooseEvicted(const DeviceTableRef& table, const Eviction& eviction, int64_t step,
-                          int64_t num_rows, bool* is_evicted, cudaStream_t stream) {
+                          int64_t num_rows, bool* is_evicted, ExpiredCounts* counts,
+                          cudaStream_t stream) {
   ChooseEvictedKernel<<<BlocksFor(num_rows * kWarpSize), kThreads, 0, stream>>>(
-      table, eviction, step, num_rows, is_evicted);
+      table, eviction, step, num_rows, is_evicted, counts);
   return cudaGetLastError();
 }
 

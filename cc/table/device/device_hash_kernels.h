@@ -25,8 +25,10 @@ cudaError_t TakeOutKeys(const DeviceTableRef& table, const int64_t* keys, int64_
                         int64_t* rows, cudaStream_t stream);
 
 // is_evicted[row]: whether the eviction removes it; kNone: whether it is a key's. [num_rows]
+// counts: in device memory; rows that it removes are added.
 cudaError_t ChooseEvicted(const DeviceTableRef& table, const Eviction& eviction, int64_t step,
-                          int64_t num_rows, bool* is_evicted, cudaStream_t stream);
+                          int64_t num_rows, bool* is_evicted, ExpiredCounts* counts,
+                          cudaStream_t stream);
 
 // keys[i]: that of rows[i].
 cudaError_t KeysOfRows(const DeviceTableRef& table, const int64_t* rows, int64_t count,

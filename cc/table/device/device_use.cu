@@ -48,7 +48,7 @@ UseCounts DeviceUse::Counts(cudaStream_t stream) const {
       std::max<int64_t>(0, state.found_after.sum() - found_before_.sum()),
   };
   counts.num_admitted = static_cast<int64_t>(state.num_admitted);
-  counts.num_expired = num_expired_;
+  counts.expired = expired_;
   counts.wait_nanoseconds = wait_nanoseconds_;
   for (const PartSample& sample : state.samples) {
     counts.num_sampled_ids += static_cast<int64_t>(sample.num_ids);

@@ -43,7 +43,7 @@ class DeviceUse {
     wait_before_ = 0;
   }
 
-  void AddExpired(int64_t num_keys) { num_expired_ += num_keys; }
+  void AddExpired(const ExpiredCounts& counts) { expired_ += counts; }
   // Waits for the stream.
   UseCounts Counts(cudaStream_t stream) const;
 
@@ -52,7 +52,8 @@ class DeviceUse {
   std::optional<FoundCounts> before_;  // by the call that comes next; none: it did not look
   int64_t wait_before_ = 0;            // of that call
   FoundCounts found_before_{};         // by calls that came
-  int64_t num_calls_ = 0, num_looked_up_ = 0, num_expired_ = 0, wait_nanoseconds_ = 0;
+  int64_t num_calls_ = 0, num_looked_up_ = 0, wait_nanoseconds_ = 0;
+  ExpiredCounts expired_;
 };
 
 }  // namespace group_embedding

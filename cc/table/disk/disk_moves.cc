@@ -78,7 +78,7 @@ Status DiskTieredShards::PrefetchRowsOf(std::vector<int64_t> keys, Access access
   Status status = ForChunks(num_keys, parallel_for, [&](int64_t begin, int64_t end) {
     FoundOnDisk* some = &found[begin / kChunk];
     const Status failed = disk_->Find(keys.data() + begin, end - begin, some);
-    return failed.ok() ? disk_->EraseExpired(some->evicted) : failed;
+    return failed.ok() ? disk_->EraseExpired(*some) : failed;
   });
   if (!status.ok()) return status;
   std::vector<int64_t> begins = {0};  // of each chunk's rows

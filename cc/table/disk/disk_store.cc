@@ -109,7 +109,7 @@ class RocksdbStore : public DiskStore {
              "; name another by StorageOption(storage_path=...)";
     }
     Status status;
-    db_ = OpenRocksdb(api_, path(), options.memory_bytes, &status);
+    db_ = OpenRocksdb(api_, path(), options.memory_bytes, Lifetime::kUntilClosed, &status);
     if (status.ok()) return {};
     return Where() + status.message() +
            "; name a folder that can be written to by StorageOption(storage_path=...)";

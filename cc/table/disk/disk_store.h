@@ -25,7 +25,7 @@ struct DiskStoreOptions {
   // go.
   std::string path;
   int64_t record_bytes = 0;
-  int64_t memory_bytes = int64_t{64} << 20;  // of records to be written and of blocks read
+  int64_t memory_bytes = 0;  // of records to be written and of blocks read
 };
 
 // The order in which keys lie on disk, as unsigned numbers. Many keys in this order are read and

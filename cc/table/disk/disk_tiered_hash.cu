@@ -251,7 +251,7 @@ Status DiskTieredHash::PrefetchRowsOf(const std::vector<DeviceKeys>& keys, Acces
 
 Status DiskTieredHash::TakeIn(const FoundOnDisk& found, int64_t num_rows, int64_t num_lent,
                               int64_t held_since) {
-  Status status = disk_->EraseExpired(found.evicted);
+  Status status = disk_->EraseExpired(found);
   if (status.ok()) {
     status = MakeFree(num_rows, num_lent, static_cast<int64_t>(found.keys.size()), held_since);
   }

@@ -31,7 +31,7 @@ class DiskTieredHash : public DeviceHash {
   int64_t host_bytes() const override;
   UseCounts use_counts() const override {
     UseCounts counts = DeviceHash::use_counts();
-    counts.num_expired += disk_->num_expired();
+    counts.expired += disk_->expired();
     return counts;
   }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

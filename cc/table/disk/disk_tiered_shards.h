@@ -52,7 +52,7 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
   int64_t memory_bytes() const override;
   UseCounts use_counts() const override {
     UseCounts counts = HostShards::use_counts();
-    counts.num_expired += disk_->num_expired();
+    counts.expired += disk_->expired();
     return counts;
   }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

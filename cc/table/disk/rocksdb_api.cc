@@ -59,6 +59,7 @@ void BindSettings(Binder& bind, RocksdbApi* api) {
   bind(&api->options_set_info_log_level, "options_set_info_log_level");
   bind(&api->options_set_keep_log_file_num, "options_set_keep_log_file_num");
   bind(&api->options_set_block_based_table_factory, "options_set_block_based_table_factory");
+  bind(&api->get_options_from_string, "get_options_from_string");
   bind(&api->block_based_options_create, "block_based_options_create");
   bind(&api->block_based_options_destroy, "block_based_options_destroy");
   bind(&api->block_based_options_set_block_size, "block_based_options_set_block_size");

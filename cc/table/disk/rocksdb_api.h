@@ -73,6 +73,7 @@ struct RocksdbApi {
   void (*options_set_info_log_level)(Options*, int);
   void (*options_set_keep_log_file_num)(Options*, size_t);
   void (*options_set_block_based_table_factory)(Options*, TableFormat*);
+  void (*get_options_from_string)(const Options* base, const char* more, Options*, char** error);
   TableFormat* (*block_based_options_create)();
   void (*block_based_options_destroy)(TableFormat*);
   void (*block_based_options_set_block_size)(TableFormat*, size_t);

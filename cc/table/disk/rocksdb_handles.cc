@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <mutex>
+#include <utility>
 
 namespace group_embedding {
 namespace {
@@ -66,10 +67,19 @@ Owned<RocksdbApi::ReadOptions> MakeReadOptions(const RocksdbApi& api) {
 }
 
 Owned<RocksdbApi::Db> OpenRocksdb(const RocksdbApi& api, const std::string& path,
-                                  int64_t memory_bytes, Status* error) {
+                                  int64_t memory_bytes, Lifetime lifetime, Status* error) {
   char* message = nullptr;
-  Owned<RocksdbApi::Db> db(api.open(Settings(api, memory_bytes).get(), path.c_str(), &message),
-                           api.close);
+  Owned<RocksdbApi::Options> settings = Settings(api, memory_bytes);
+  if (lifetime == Lifetime::kUntilClosed) {
+    // Else RocksDB writes records in memory to disk as it is closed: seconds, if the folder is
+    // gone.
+    Owned<RocksdbApi::Options> base = std::move(settings);
+    settings = {api.options_create(), api.options_destroy};
+    api.get_options_from_string(base.get(), "avoid_flush_during_shutdown=true", settings.get(),
+                                &message);
+  }
+  Owned<RocksdbApi::Db> db(nullptr, api.close);
+  if (message == nullptr) db.reset(api.open(settings.get(), path.c_str(), &message));
   EndForkedProcessesEarly();
   *error = TakeMessage(api, message);
   return db;

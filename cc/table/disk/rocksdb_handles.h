@@ -20,9 +20,12 @@ std::string TakeMessage(const RocksdbApi& api, char* message);
 // Reads verify checksums.
 Owned<RocksdbApi::ReadOptions> MakeReadOptions(const RocksdbApi& api);
 
+// Whether a database is there again when it is opened the next time.
+enum class Lifetime { kKept, kUntilClosed };
+
 // Opens the database in a folder, or makes it. `memory_bytes`: of records to be written and of
 // blocks that were read. Null where it cannot be opened, and `error` says why.
 Owned<RocksdbApi::Db> OpenRocksdb(const RocksdbApi& api, const std::string& path,
-                                  int64_t memory_bytes, Status* error);
+                                  int64_t memory_bytes, Lifetime lifetime, Status* error);
 
 }  // namespace group_embedding

@@ -14,6 +14,7 @@ RowsOnDisk::RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk,
   store_options.table = options.name;
   store_options.path = disk.path;
   store_options.record_bytes = layout_.bytes();
+  store_options.memory_bytes = MemoryOfStore(options.budget);
   store_ = OpenDiskStore(store_options, error);
 }
 
@@ -33,8 +34,10 @@ Status RowsOnDisk::Find(const int64_t* keys, int64_t num_keys, FoundOnDisk* foun
   const std::shared_ptr<const DiskEviction> eviction = this->eviction();
   for (int64_t i = 0; i < num_keys; ++i) {
     if (!is_there[i]) continue;
-    if (IsEvicted(found->records.data() + i * bytes, eviction.get())) {
+    const auto policy = RemovedBy(found->records.data() + i * bytes, eviction.get());
+    if (policy != Eviction::Kind::kNone) {
       found->evicted.push_back(keys[i]);
+      Count(policy, &found->expired);
       continue;
     }
     char* to = found->records.data() + static_cast<int64_t>(found->keys.size()) * bytes;
@@ -54,6 +57,7 @@ Status RowsOnDisk::FindAll(const std::vector<int64_t>& keys, FoundOnDisk* found)
     found->keys.insert(found->keys.end(), some.keys.begin(), some.keys.end());
     found->records.insert(found->records.end(), some.records.begin(), some.records.end());
     found->evicted.insert(found->evicted.end(), some.evicted.begin(), some.evicted.end());
+    found->expired += some.expired;
   }
   return status;
 }
@@ -96,15 +100,28 @@ Status RowsOnDisk::Insert(const KeyedRows& rows, const std::vector<size_t>& chos
   return Put(keys, records.data());
 }
 
-bool RowsOnDisk::IsEvicted(const char* record, const DiskEviction* eviction) const {
-  if (eviction == nullptr) return false;
+Status RowsOnDisk::EraseExpired(const FoundOnDisk& found) {
+  {
+    std::lock_guard<std::mutex> lock(counting_);
+    expired_ += found.expired;
+  }
+  return EraseEvicted(found.evicted);
+}
+
+ExpiredCounts RowsOnDisk::expired() const {
+  std::lock_guard<std::mutex> lock(counting_);
+  return expired_;
+}
+
+Eviction::Kind RowsOnDisk::RemovedBy(const char* record, const DiskEviction* eviction) const {
+  if (eviction == nullptr) return Eviction::Kind::kNone;
   const RecordHead head = RecordLayout::Head(record);
-  if (head.clock > eviction->clock) return false;
+  if (head.clock > eviction->clock) return Eviction::Kind::kNone;
   std::vector<char> values(options_.dim * SizeOf(options_.dtype));  // aligned, as records are not
   std::memcpy(values.data(), RecordLayout::Values(record), values.size());
   uint32_t minute = 0;
   if (minute_at_ > 0) std::memcpy(&minute, record + minute_at_, sizeof(minute));
-  return IsToEvict(options_, eviction->eviction, eviction->step, head.version, values.data(),
+  return EvictedBy(options_, eviction->eviction, eviction->step, head.version, values.data(),
                    minute);
 }
 
@@ -112,7 +129,7 @@ Status RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
   std::lock_guard<std::mutex> lock(evicting_);
   FoundOnDisk found;
   const Status status = Find(keys.data(), static_cast<int64_t>(keys.size()), &found);
-  return status.ok() ? EraseExpired(found.evicted) : status;
+  return status.ok() ? EraseExpired(found) : status;
 }
 
 int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
@@ -126,10 +143,12 @@ int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
     status = all->Next(kAtOnce, &found.keys, &found.records);
     if (status.ok() && found.keys.empty()) break;
     for (size_t i = 0; i < found.keys.size(); ++i) {
-      const char* record = found.records.data() + i * layout_.bytes();
-      if (IsEvicted(record, eviction.get())) found.evicted.push_back(found.keys[i]);
+      const auto policy = RemovedBy(found.records.data() + i * layout_.bytes(), eviction.get());
+      if (policy == Eviction::Kind::kNone) continue;
+      found.evicted.push_back(found.keys[i]);
+      Count(policy, &found.expired);
     }
-    if (status.ok()) status = EraseExpired(found.evicted);
+    if (status.ok()) status = EraseExpired(found);
     if (failed_.ok()) failed_ = status;
     num_evicted += static_cast<int64_t>(found.evicted.size());
     if (erased == nullptr) continue;

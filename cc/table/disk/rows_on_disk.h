@@ -21,6 +21,7 @@
 #include "table/embedding_table.h"
 #include "table/evicted_rows.h"
 #include "table/row_records.h"
+#include "table/use_counts.h"
 
 namespace group_embedding {
 
@@ -35,6 +36,7 @@ struct FoundOnDisk {
   std::vector<int64_t> keys;
   std::vector<char> records;
   std::vector<int64_t> evicted;  // to be erased, and else as if they were not there
+  ExpiredCounts expired;         // of these
 };
 
 struct DiskEviction {
@@ -67,12 +69,9 @@ class RowsOnDisk {
   void HandOutTo(EvictedRows* evicted) { handed_out_ = evicted; }
   // As Erase, of any number of different keys that the table evicts: they are handed out.
   Status EraseEvicted(std::vector<int64_t> keys);
-  // As EraseEvicted, of keys that an eviction names.
-  Status EraseExpired(const std::vector<int64_t>& keys) {
-    num_expired_ += static_cast<int64_t>(keys.size());
-    return EraseEvicted(keys);
-  }
-  int64_t num_expired() const { return num_expired_; }
+  // As EraseEvicted, of `found.evicted`.
+  Status EraseExpired(const FoundOnDisk& found);
+  ExpiredCounts expired() const;
   // How many rows there is space for beside `in_memory`, if records have so many bytes more.
   int64_t MaxRows(int64_t in_memory, int64_t more_bytes) const {
     if (disk_.max_bytes == 0) return std::numeric_limits<int64_t>::max();
@@ -126,7 +125,11 @@ class RowsOnDisk {
   void SetEviction(std::shared_ptr<const DiskEviction> eviction) {
     std::atomic_store(&eviction_, std::move(eviction));
   }
-  bool IsEvicted(const char* record, const DiskEviction* eviction) const;
+  // By what an eviction removes a record; kNone: it stays.
+  Eviction::Kind RemovedBy(const char* record, const DiskEviction* eviction) const;
+  bool IsEvicted(const char* record, const DiskEviction* eviction) const {
+    return RemovedBy(record, eviction) != Eviction::Kind::kNone;
+  }
   Status HandOut(const std::vector<int64_t>& keys);
   // Erases those of `keys` that go.
   Status Forget(const std::vector<int64_t>& keys);
@@ -137,7 +140,6 @@ class RowsOnDisk {
   const TableOptions options_;
   const DiskTierOptions disk_;
   RecordLayout layout_;
-  std::atomic<int64_t> num_expired_{0};
   int64_t minute_at_ = 0;  // in a record; 0: the table keeps no time
   std::unique_ptr<DiskStore> store_;
   EvictedRows* handed_out_ = nullptr;  // null: evicted keys are not handed out
@@ -145,6 +147,8 @@ class RowsOnDisk {
   std::shared_ptr<const DiskEviction> eviction_;  // that is being carried out, or null
   std::mutex evicting_;                           // of who erases keys that go
   std::mutex handing_out_;                        // so that each key is handed out once; taken last
+  mutable std::mutex counting_;                   // of expired_; taken last
+  ExpiredCounts expired_;
 };
 
 }  // namespace group_embedding

@@ -14,6 +14,7 @@
 #include "core/status.h"
 #include "table/embedding_table.h"
 #include "table/host/bloom_counters.h"
+#include "table/host/budget_bytes.h"
 #include "table/host/budget_use.h"
 #include "table/host/row_snapshot.h"
 #include "table/host/row_store.h"
@@ -102,6 +103,8 @@ class HostShards : public EmbeddingTable, public HostTable {
   TableUse<kNumShards>& use() { return use_; }
   // How many keys the budget allows.
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
+  // Why the budget is too small for a table without keys, or nothing.
+  Status CheckBudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // Evicts until there are places for `new_keys`, which have no row, if there can be. Returns those
   // of them that get none. own_batches: those of the call. The caller holds the budget's lock.
   Status MakePlaces(const std::vector<int64_t>& new_keys, int64_t step,
@@ -203,6 +206,7 @@ class HostShards : public EmbeddingTable, public HostTable {
     return {Shard(infos, HashOf, 0.4f + 0.3f * s / kNumShards)...};
   }
 
+  BudgetBytes BytesOfKeys(const std::vector<SlotOptions>& more_slots) const;
   int64_t InitialBytes() const { return options().initial.matrix_rows * store_.row_bytes(); }
   // Appends what was counted of keys without a row when a snapshot was taken, once.
   void ReadCounts(AdmissionState* state);

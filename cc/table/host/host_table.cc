@@ -120,6 +120,7 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
   const Eviction eviction = AsOfNow(given);
   const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
   std::vector<std::vector<int64_t>> chosen(num_chunks);
+  std::vector<ExpiredCounts> counts(num_chunks);
   const RowInfos& infos = store_.infos();
   const TableOptions& table_options = options();
   parallel_for(num_chunks, kEvictRows * kEvictNanoseconds, [&](int64_t begin, int64_t end) {
@@ -128,10 +129,11 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
       const int64_t end_row = std::min((chunk + 1) * kEvictRows, store_.num_rows());
       for (int64_t row = std::max(chunk * kEvictRows, first_row()); row < end_row; ++row) {
         if (!infos.IsKeys(row)) continue;
-        if (IsToEvict(table_options, eviction, step, infos.VersionOf(row), store_.Row(row),
-                      store_.MinuteOf(row))) {
-          rows.push_back(row);
-        }
+        const auto policy = EvictedBy(table_options, eviction, step, infos.VersionOf(row),
+                                      store_.Row(row), store_.MinuteOf(row));
+        if (policy == Eviction::Kind::kNone) continue;
+        Count(policy, &counts[chunk]);
+        rows.push_back(row);
       }
       chosen[chunk] = std::move(rows);
     }
@@ -146,7 +148,7 @@ int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor
     }
     num_erased += HostShards::Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }
-  use_.AddExpired(num_erased);
+  for (const ExpiredCounts& of_chunk : counts) use_.AddExpired(of_chunk);
   return num_erased;
 }
 

@@ -68,17 +68,18 @@ void HostShards::Forget(Shard* shard, const RowSnapshot& snapshot, int64_t key, 
   store_.RetireSince(snapshot.clock(), row);
   --shard->num_rows;
   shard->index.Erase(row, HashOf(key));
-  use_.AddExpired(1);
 }
 
 void HostShards::ForgetEvicted(RowSnapshot* snapshot) const {
   if (!snapshot->evicts()) return;
   std::lock_guard<std::mutex> one_at_a_time(eviction_mutex_);
-  for (const auto& [key, row] : snapshot->TakeEvicted()) {
+  ExpiredCounts counts;
+  for (const auto& [key, row] : snapshot->TakeEvicted(&counts)) {
     Shard& shard = ShardOf(HashOf(key));
     std::lock_guard<std::mutex> lock(shard.mutex);
     Forget(&shard, *snapshot, key, row);
   }
+  use_.AddExpired(counts);
 }
 
 bool HostShards::CompleteEviction(const ParallelFor& parallel_for) const {

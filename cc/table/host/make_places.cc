@@ -20,6 +20,7 @@ Status HostShards::MakeOwnSlots() {
     *slot = static_cast<int>(slots().size());
     if (status.ok()) status = Slot({name, 1, DataType::kFloat32, 0}, &array);
   };
+  status = CheckBudgetKeys();
   int time_slot = -1;
   if (options().KeepsTime()) make(kTimeSlot, &time_slot);
   if (budget_ == nullptr) return status;
@@ -29,21 +30,30 @@ Status HostShards::MakeOwnSlots() {
   if (status.ok() && budget.max_bytes > 0) {
     store_.LimitRows(BudgetKeys() + BudgetBytes::MoreRows(BudgetKeys()));
   }
-  if (status.ok() && BudgetKeys() < budget.shares_of_rank()) {
-    status = "table '" + options().name + "': expected a budget for at least " +
-             std::to_string(budget.shares_of_rank()) + " keys, got one for " +
-             std::to_string(BudgetKeys());
-  }
   return status;
+}
+
+BudgetBytes HostShards::BytesOfKeys(const std::vector<SlotOptions>& more_slots) const {
+  return {options(), store_.BytesPerRow(more_slots), slots().size() + more_slots.size(),
+          has_tier_below()};
+}
+
+Status HostShards::CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) const {
+  const Budget& budget = options().budget;
+  const int64_t least = budget.shares_of_rank();
+  if (!budget.is_given() || BudgetKeys(more_slots) >= least) return {};
+  const std::string expected = "table '" + options().name + "': expected a budget for at least " +
+                               std::to_string(least) + " keys, got ";
+  if (budget.max_bytes == 0) return expected + std::to_string(BudgetKeys(more_slots));
+  return expected + "max_bytes=" + std::to_string(budget.max_bytes) + "; they take " +
+         std::to_string(BytesOfKeys(more_slots).BytesFor(least)) +
+         ", as initial rows, a Bloom filter, arrays that grow by pages of 2 MB, and what RocksDB " +
+         "has in memory count, too";
 }
 
 int64_t HostShards::BudgetKeys(const std::vector<SlotOptions>& more_slots) const {
   const Budget& budget = options().budget;
-  if (budget.max_bytes > 0) {
-    const BudgetBytes bytes(options(), store_.BytesPerRow(more_slots),
-                            slots().size() + more_slots.size());
-    return bytes.NumKeys(budget.max_bytes);
-  }
+  if (budget.max_bytes > 0) return BytesOfKeys(more_slots).NumKeys(budget.max_bytes);
   int64_t total = 0;
   for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
     total += budget.MaxKeysOfShare(s, budget.max_keys);
@@ -178,6 +188,10 @@ Status HostShards::ShrinkFor(const SlotOptions& slot) {
   const Budget& budget = options().budget;
   const int64_t table_keys = BudgetKeys({slot});
   const int64_t max_rows = table_keys + BudgetBytes::MoreRows(table_keys);
+  if (store_.num_rows() == first_row()) {
+    const Status too_small = CheckBudgetKeys({slot});
+    if (!too_small.ok()) return too_small;
+  }
   if (table_keys == 0 || store_.num_rows() - first_row() > max_rows) {
     return "table '" + options().name + "', slot '" + slot.name + "': expected a budget for the " +
            std::to_string(store_.num_rows() - first_row()) + " rows that the table has used, got " +

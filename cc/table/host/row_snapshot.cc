@@ -1,6 +1,7 @@
 #include "table/host/row_snapshot.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace group_embedding {
 namespace {
@@ -99,13 +100,14 @@ void RowSnapshot::Read(int64_t begin, int64_t end, KeyedRows* rows) {
 
 bool RowSnapshot::Evict(int64_t row) {
   if (!evicts() || !store_.IsKeys(row)) return false;
-  if (!IsToEvict(store_.options(), eviction_, step_, store_.infos().VersionOf(row), store_.Row(row),
-                 store_.MinuteOf(row))) {
-    return false;
-  }
+  const Eviction::Kind policy =
+      EvictedBy(store_.options(), eviction_, step_, store_.infos().VersionOf(row), store_.Row(row),
+                store_.MinuteOf(row));
+  if (policy == Eviction::Kind::kNone) return false;
   std::lock_guard<std::mutex> lock(evicted_mutex_);
   const RowInfo info = store_.infos().Info(row);
   evicted_.push_back({info.key, row});
+  Count(policy, &expired_);
   if (handed_out_ != nullptr) {
     handed_out_->Add(info.key, info.count, info.version, store_.Row(row));
   }
@@ -133,8 +135,9 @@ void RowSnapshot::JudgeRows(int64_t begin, int64_t end) {
   }
 }
 
-std::vector<RowSnapshot::EvictedKey> RowSnapshot::TakeEvicted() {
+std::vector<RowSnapshot::EvictedKey> RowSnapshot::TakeEvicted(ExpiredCounts* counts) {
   std::lock_guard<std::mutex> lock(evicted_mutex_);
+  *counts += std::exchange(expired_, {});
   const auto begin = evicted_.begin() + static_cast<int64_t>(num_taken_);
   num_taken_ = evicted_.size();
   return {begin, evicted_.end()};

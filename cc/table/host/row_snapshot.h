@@ -50,8 +50,9 @@ class RowSnapshot {
   bool IsEvicted(int64_t row);
   // Judges rows [begin, end).
   void JudgeRows(int64_t begin, int64_t end);
-  // The keys that were evicted, as far as rows were judged, and no former call has returned.
-  std::vector<EvictedKey> TakeEvicted();
+  // The keys that were evicted, as far as rows were judged, and no former call has returned; adds
+  // them to `counts`.
+  std::vector<EvictedKey> TakeEvicted(ExpiredCounts* counts);
   // All rows were judged, and the index has none of those keys any more.
   void EndEviction() { evicts_.store(false, std::memory_order_release); }
   // The keys that were evicted, as far as rows were judged.
@@ -99,7 +100,8 @@ class RowSnapshot {
   std::atomic<bool> evicts_;
   mutable std::mutex evicted_mutex_;  // of what follows; taken last
   std::vector<EvictedKey> evicted_;
-  size_t num_taken_ = 0;  // of them
+  size_t num_taken_ = 0;   // of them
+  ExpiredCounts expired_;  // of those that were not taken
 };
 
 }  // namespace group_embedding

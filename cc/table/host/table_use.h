@@ -51,14 +51,17 @@ class TableUse {
     samples_[shard] = {sample, static_cast<double>(sample.most) / std::max<int64_t>(1, call_ids)};
   }
 
-  void AddExpired(int64_t num_keys) { ShardUse::Add(num_keys, &num_expired_); }
+  void AddExpired(const ExpiredCounts& counts) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    expired_ += counts;
+  }
   void AddWait(int64_t nanoseconds) { ShardUse::Add(nanoseconds, &wait_nanoseconds_); }
   int64_t last_step() const { return last_step_; }
 
   void AddTo(UseCounts* counts) const {
-    counts->num_expired += num_expired_;
     counts->wait_nanoseconds += wait_nanoseconds_;
     std::lock_guard<std::mutex> lock(mutex_);
+    counts->expired += expired_;
     for (const auto& [sample, share] : samples_) {
       counts->num_sampled_ids += sample.num_ids;
       counts->num_sampled_keys += sample.num_keys;
@@ -73,8 +76,9 @@ class TableUse {
   };
 
   std::atomic<uint64_t> num_calls_{0};
-  std::atomic<int64_t> last_step_{-1}, num_expired_{0}, wait_nanoseconds_{0};
+  std::atomic<int64_t> last_step_{-1}, wait_nanoseconds_{0};
   mutable std::mutex mutex_;  // of what follows
+  ExpiredCounts expired_;
   std::array<ShareOfCall, kNumShards> samples_;
 };
 

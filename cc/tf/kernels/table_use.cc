@@ -36,7 +36,8 @@ class TableUseOp : public TableOp {
     ScalarOutputs outputs(context);
     for (const int64_t count :
          {counts.num_looked_up, counts.num_found[0], counts.num_found[1], counts.num_found[2],
-          counts.num_admitted, counts.num_expired, counts.wait_nanoseconds, counts.num_sampled_ids,
+          counts.num_admitted, counts.expired.by_steps, counts.expired.by_minutes,
+          counts.expired.by_norm, counts.wait_nanoseconds, counts.num_sampled_ids,
           counts.num_sampled_keys}) {
       TF_RETURN_IF_ERROR(outputs.Add(count));
     }
@@ -59,7 +60,9 @@ REGISTER_KERNEL_BUILDER(Name("GroupEmbedding>TableUse")
                             .HostMemory("in_second_tier")
                             .HostMemory("in_third_tier")
                             .HostMemory("admitted")
-                            .HostMemory("expired")
+                            .HostMemory("expired_by_steps")
+                            .HostMemory("expired_by_minutes")
+                            .HostMemory("expired_by_norm")
                             .HostMemory("wait_nanoseconds")
                             .HostMemory("sampled_ids")
                             .HostMemory("sampled_keys")

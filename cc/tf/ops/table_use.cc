@@ -14,7 +14,9 @@ REGISTER_OP("GroupEmbedding>TableUse")
     .Output("in_second_tier: int64")
     .Output("in_third_tier: int64")
     .Output("admitted: int64")
-    .Output("expired: int64")
+    .Output("expired_by_steps: int64")
+    .Output("expired_by_minutes: int64")
+    .Output("expired_by_norm: int64")
     .Output("wait_nanoseconds: int64")
     .Output("sampled_ids: int64")
     .Output("sampled_keys: int64")
@@ -34,7 +36,8 @@ looked_up: ids of batches, trained or read.
 in_first_tier, in_second_tier, in_third_tier: those whose row was in that tier when the batch came,
   and prefetches that had begun were done.
 admitted: keys that got a row as they were trained.
-expired: keys that went by the steps, the minutes or the norm that the table evicts by.
+expired_by_steps, expired_by_minutes, expired_by_norm: keys that went by the steps, the minutes or
+  the norm that the table evicts by; of several that hold for a key, the first counts.
 wait_nanoseconds: for which batches waited for rows of a tier below.
 sampled_ids, sampled_keys: how many ids were in samples of batches, and how many different keys
   these were.
