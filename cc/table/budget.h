@@ -70,11 +70,13 @@ struct Budget {
   }
 };
 
-// The memory that the store of rows on disk takes for itself: of a budget of bytes an eighth.
+// Of a budget of bytes, those for the memory of a store of rows on disk.
+inline int64_t StoreBytes(int64_t max_bytes) {
+  return std::min(int64_t{128} << 20, std::max(int64_t{2} << 20, max_bytes / 4));
+}
+// The memory that such a store is given; it takes up to twice that for a while.
 inline int64_t MemoryOfStore(const Budget& budget) {
-  constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{64} << 20;
-  if (budget.max_bytes == 0) return kMost;
-  return std::min(kMost, std::max(kLeast, budget.max_bytes / 8));
+  return budget.max_bytes == 0 ? int64_t{64} << 20 : StoreBytes(budget.max_bytes) / 2;
 }
 
 // What a table has done to keep its budget.

@@ -31,7 +31,7 @@ from group_embedding.layers.sequential import let_keras_2_build_from_dicts
 from group_embedding.lookups.api import group_embedding_lookup_sparse, route_ids
 from group_embedding.lookups.routed_ids import RoutedIds
 from group_embedding.ranks.sharding.resolve_placements import resolve_placements
-from group_embedding.variables import Statistics, statistics
+from group_embedding.variables import EmbeddingVariable, Statistics, statistics
 from group_embedding.variables.keras_xla import NotForXla, refuse_xla_trace
 
 
@@ -144,6 +144,13 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     def tables(self) -> dict[str, Any]:
         """The tables' weights by table name; empty until the layer is built."""
         return dict(self._tables.by_name)
+
+    @property
+    def keyed_tables(self) -> dict[str, EmbeddingVariable]:
+        """The `EmbeddingVariable`s among the tables, by table name; empty until the layer is built.
+        Tables that `tf.distribute` has on several replicas are not among them."""
+        params = {name: layer_tables.lookup_param(w) for name, w in self._tables.by_name.items()}
+        return {name: t for name, t in params.items() if isinstance(t, EmbeddingVariable)}
 
     def statistics(self) -> Statistics:
         """Reads what the layer's keyed tables hold and were asked for, on this rank, as

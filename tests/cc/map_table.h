@@ -134,8 +134,10 @@ class MapTable : public EmbeddingTable, public HostTable {
     std::vector<int64_t> keys;
     for (const auto& [key, row] : row_of_) {
       const char* values = reinterpret_cast<const char*>(values_.data() + row * options_.dim);
-      if (IsToEvict(options_, eviction, step, infos_[row].version, values, /*minute=*/0))
+      if (EvictedBy(options_, eviction, step, infos_[row].version, values, /*minute=*/0) !=
+          Eviction::Kind::kNone) {
         keys.push_back(key);
+      }
     }
     return Erase(keys.data(), static_cast<int64_t>(keys.size()));
   }

@@ -116,7 +116,7 @@ def test_each_share_of_a_ranks_bytes_is_a_table_of_its_own(storage, num_ranks):
 def test_keys_on_disk_are_within_the_budget(admission, num_shares):
     # Given a table whose memory has space for some of its keys, and one in host memory of as many
     options = options_of(admission)
-    table = make_table(HBM_DRAM_SSDHASH, 64, options, num_shares=num_shares)
+    table = make_table(HBM_DRAM_SSDHASH, 96, options, num_shares=num_shares)
     max_keys = table.budget_counts()["max_keys"]
     of_keys = core.Budget(max_keys=max_keys, num_shares=num_shares)
     host = DRAM.make_table(DIM, budget=of_keys, **options)

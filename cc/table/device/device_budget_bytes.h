@@ -30,7 +30,6 @@ class DeviceBudgetBytes {
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
     if (has_counts) per_key_ += (1 + kCountsOfCall) * (in_index + kCountBytes);
     on_disk_ = bytes_per_row + sizeof(int64_t) + kStoreKeyBytes;
-    store_bytes_ = 2 * MemoryOfStore(options.budget);
     // A piece of each array that is not full: of rows, bits, the index, lists, and keys that went.
     fixed_ = (num_arrays + 3 + 2 + (moves ? 4 : 1) + 4 + (has_counts ? 2 : 0)) * kPiece +
              first_row * bytes_per_row + kLeastHandedOut * handed_out + kState;
@@ -48,7 +47,7 @@ class DeviceBudgetBytes {
   int64_t NumKeysAboveDisk(int64_t max_bytes, int64_t max_rows) const {
     const double chosen = 2 * (rows_per_key_ - 1) * sizeof(EvictionCandidate);
     const double per_key = per_key_ + on_disk_ + chosen;
-    const int64_t left = max_bytes - fixed_ - kChoosing - store_bytes_;
+    const int64_t left = max_bytes - fixed_ - kChoosing - StoreBytes(max_bytes);
     const int64_t all = Quotient(left, rows_per_key_ * per_row_ + per_key);
     if (rows_per_key_ * static_cast<double>(all) <= static_cast<double>(max_rows)) return all;
     return Quotient(left - static_cast<int64_t>(per_row_ * static_cast<double>(max_rows)), per_key);
@@ -84,7 +83,7 @@ class DeviceBudgetBytes {
 
   const double rows_per_key_;
   double per_row_, per_key_, on_disk_;
-  int64_t fixed_, store_bytes_;
+  int64_t fixed_;
 };
 
 }  // namespace group_embedding

@@ -15,7 +15,8 @@ namespace group_embedding {
 class BudgetBytes {
  public:
   // bytes_per_row: with its slots and its RowInfo.
-  BudgetBytes(const TableOptions& options, int64_t bytes_per_row, size_t num_slots, bool has_disk) {
+  BudgetBytes(const TableOptions& options, int64_t bytes_per_row, size_t num_slots, bool has_disk)
+      : has_disk_(has_disk) {
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
     // Rows that no key has yet, or any more: an eighth. The index: 4 bytes a slot, in parts that
     // double when 94% are taken; 7 bytes a key on average over the shards. A filter's index:
@@ -34,17 +35,21 @@ class BudgetBytes {
     // indexes the former ones; the parts of lists that threads make.
     fixed_ = static_cast<int64_t>(2 + num_slots) * 2 * kLargePage + 6 * kLargePage +
              options.initial.matrix_rows * bytes_per_row;
-    if (has_disk) fixed_ += 2 * MemoryOfStore(options.budget);
     if (options.admission.kind == Admission::Kind::kBloom) {
       fixed_ += options.admission.num_counters * options.admission.counter_bytes;
     }
   }
 
   int64_t NumKeys(int64_t max_bytes) const {
-    return std::max<int64_t>(0, max_bytes - fixed_) / per_key_;
+    return std::max<int64_t>(0, max_bytes - fixed_ - (has_disk_ ? StoreBytes(max_bytes) : 0)) /
+           per_key_;
   }
-  // The least that has so many keys.
-  int64_t BytesFor(int64_t num_keys) const { return fixed_ + num_keys * per_key_; }
+  // The fewest bytes that have so many keys.
+  int64_t BytesFor(int64_t num_keys) const {
+    const int64_t bytes = fixed_ + num_keys * per_key_;
+    // A quarter of all: see StoreBytes.
+    return has_disk_ ? bytes + StoreBytes(bytes + bytes / 3 + 2) : bytes;
+  }
   // The rows beside those of keys.
   static int64_t MoreRows(int64_t num_keys) { return num_keys / 8; }
   // How many evicted keys may wait to be taken.
@@ -57,6 +62,7 @@ class BudgetBytes {
   static constexpr int64_t kLogBytes = 12;  // of half a key that was erased, in a list that doubles
 
   int64_t per_key_, fixed_;
+  const bool has_disk_;
 };
 
 }  // namespace group_embedding

@@ -14,19 +14,22 @@ namespace group_embedding {
 
 Status HostShards::MakeOwnSlots() {
   const Budget& budget = options().budget;
-  void* array;
-  Status status;
-  auto make = [&](const char* name, int* slot) {
-    *slot = static_cast<int>(slots().size());
-    if (status.ok()) status = Slot({name, 1, DataType::kFloat32, 0}, &array);
+  std::vector<SlotOptions> own;
+  const auto add = [&own](const char* name) {
+    own.push_back({name, 1, DataType::kFloat32, 0});
+    return static_cast<int>(own.size()) - 1;
   };
-  status = CheckBudgetKeys();
-  int time_slot = -1;
-  if (options().KeepsTime()) make(kTimeSlot, &time_slot);
-  if (budget_ == nullptr) return status;
-  if (budget.first == EvictFirst::kEarliest) score_slot_ = time_slot;
-  if (budget.first == EvictFirst::kLowestScore) make(kScoreSlot, &score_slot_);
-  if (budget.safe_steps > 0) make(kBornSlot, &born_slot_);
+  if (options().KeepsTime()) {
+    const int time_slot = add(kTimeSlot);
+    if (budget.is_given() && budget.first == EvictFirst::kEarliest) score_slot_ = time_slot;
+  }
+  if (budget.is_given() && budget.first == EvictFirst::kLowestScore) score_slot_ = add(kScoreSlot);
+  if (budget.is_given() && budget.safe_steps > 0) born_slot_ = add(kBornSlot);
+  Status status = CheckBudgetKeys(own);
+  void* array;
+  for (const SlotOptions& slot : own) {
+    if (status.ok()) status = Slot(slot, &array);
+  }
   if (status.ok() && budget.max_bytes > 0) {
     store_.LimitRows(BudgetKeys() + BudgetBytes::MoreRows(BudgetKeys()));
   }

@@ -169,3 +169,89 @@ def test_a_budget_in_each_placement(two_ranks, placement, budget_of):
         owners = {owner_of(key, 2) if is_spread else 1 for key in [*own, *handed_out]}
         assert owners <= {rank}
         assert len(handed_out) > 3 or (rank == 0 and not is_spread)
+
+
+def train_steps(steps, folder, restore_from=None):
+    """(path of a checkpoint after these steps, {key: (count, version)} of all ranks)."""
+    ge.enable_distributed_strategy()
+    num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
+    table = ge.keyed_table(
+        "restarted", 2, initializer=tf.ones_initializer(), max_keys=MAX_KEYS, budget_of="all",
+        evict="least_frequent", safe_steps=2,
+    )  # fmt: skip
+    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1)))
+    checkpoint = tf.train.Checkpoint(table=table, optimizer=optimizer)
+    if restore_from is not None:
+        checkpoint.read(restore_from)
+    for batch in list(batches())[steps]:
+        ids = tf.RaggedTensor.from_tensor(batch[rank::num_ranks, None])
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup_sparse([table], [ids], "sum")
+            loss = tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    path = checkpoint.write(f"{folder}/of_rank_{rank}")
+    keys, _, versions, counts = (of.numpy().tolist() for of in table.export(gather=True))
+    return path, dict(zip(keys, zip(counts, versions)))
+
+
+@pytest.mark.parametrize("saved_by, restored_by", [(1, 3), (2, 3), (3, 2), (3, 1)])
+def test_other_ranks_go_on_as_those_that_saved(request, tmp_path, saved_by, restored_by):
+    # Given a budget of all ranks that was trained for half of the steps, and saved
+    def run(num_ranks, *args):
+        if num_ranks == 1:
+            return [train_steps(*args)]
+        fixture = {2: "two_ranks", 3: "three_ranks"}[num_ranks]
+        return request.getfixturevalue(fixture).run(train_steps, *args)
+
+    half = NUM_STEPS // 2
+    path, saved = run(saved_by, slice(half), str(tmp_path))[0]
+    assert len(saved) > MAX_KEYS / 2
+    # When another number of ranks restores it and trains the rest
+    folder = tmp_path / "again"
+    folder.mkdir()
+    of_ranks = run(restored_by, slice(half, NUM_STEPS), str(folder), path)
+    # Then the keys are those of a dict that was trained without a break
+    oracle = BudgetedDict(MAX_KEYS, evict="least_frequent", safe_steps=2, num_shares=24)
+    for step, batch in enumerate(batches()):
+        oracle.train(batch.tolist(), step)
+    assert len(oracle.evicted) > 10
+    for _, kept in of_ranks:
+        assert kept == content(oracle.rows)
+
+
+def train_within_bytes(max_bytes):
+    """Of this rank: (how many keys it may have, has and evicted, the most bytes that it took, its
+    keys)."""
+    ge.enable_distributed_strategy()
+    num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
+    table = ge.keyed_table(
+        "bytes_of_all", 2, initializer=tf.ones_initializer(), num_initial_rows=1,
+        max_bytes=max_bytes, budget_of="all", keep_share=0.8,
+    )  # fmt: skip
+    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)))
+    max_keys, most = int(table.budget_counts().max_keys), 0
+    size = max_keys // 3  # ids of each rank
+    for step in range(6):
+        ids = tf.range(size, dtype=tf.int64) + (step * num_ranks + rank) * size
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup([table], [ids])
+            loss = tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        most = max(most, int(table.memory_bytes()))
+    evicted = int(table.budget_counts().evicted)
+    return max_keys, int(table.total_count()), evicted, most, table.export().keys.numpy()
+
+
+def test_bytes_of_all_ranks(several_ranks):
+    # When ranks share a budget of bytes, in which two batches fit
+    max_bytes = 80 << 20
+    of_ranks = several_ranks.run(train_within_bytes, max_bytes)
+    # Then each rank has its part of the bytes at most, and evicts
+    (max_keys,) = {of[0] for of in of_ranks}
+    for _, num_keys, evicted, most, _ in of_ranks:
+        assert max_keys / 2 < num_keys <= max_keys
+        assert evicted > 0.8 * max_keys
+        assert max_bytes / len(of_ranks) / 2 < most <= max_bytes / len(of_ranks)
+    # And the keys of the last batch are there
+    last = np.arange(5 * len(of_ranks) * (max_keys // 3), 6 * len(of_ranks) * (max_keys // 3))
+    assert np.isin(last, np.concatenate([of[4] for of in of_ranks])).all()
