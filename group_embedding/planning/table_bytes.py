@@ -4,6 +4,7 @@ trains for a step: with all slots and options, as this version makes them."""
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,18 @@ def _table(name, dim, dtype, options):
 
 
 def _with_bytes(options, num_ranks):
-    """The options, with the budget of one rank."""
+    """The options, with the budget of one rank, in host memory and on the disk that they name."""
     max_bytes = options.max_bytes
     if options.budget_of == "all":
         max_bytes //= num_ranks
+    of_disk = {}
+    if "disk" in options.tiers:
+        folder = tempfile.gettempdir()
+        of_disk = {"tiers": ["dram", "disk"], "tier_bytes": [1 << 20], "disk_folder": folder}
     return keyed_options(
         max_bytes=max_bytes,
         budget_of="rank",
+        **of_disk,
         **{name: getattr(options, name) for name in _OF_BYTES},
     )
 

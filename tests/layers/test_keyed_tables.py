@@ -7,7 +7,6 @@ from tensorflow.python.saved_model import loader_impl
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
-from group_embedding.layers.layer_tables import lookup_param
 
 NUM_ROWS, DIM = 12, 4
 STARTS = np.random.default_rng(5).normal(size=(NUM_ROWS, DIM)).astype(np.float32)
@@ -45,7 +44,22 @@ def make_model(keyed, optimizer="Adagrad"):
 
 
 def keyed_table(layer):
-    return lookup_param(layer.tables["users"])
+    return layer.keyed_tables["users"]
+
+
+def test_a_layer_knows_its_keyed_tables_once_it_is_built():
+    sizes = {"a": None, "b": 5, "c": None}
+    tables = [ge.TableConfig(name, num_rows, DIM) for name, num_rows in sizes.items()]
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig(table.name, table) for table in tables])
+    assert layer.keyed_tables == {}
+
+    layer.build()
+
+    assert list(layer.keyed_tables) == ["a", "c"]
+    layer.keyed_tables["c"].insert([3], tf.ones([1, DIM]))
+    assert int(layer.keyed_tables["a"].total_count()) == 0
+    rows = layer({name: tf.constant([[3]]) for name in sizes})
+    np.testing.assert_array_equal(rows["c"], np.ones([1, DIM]))
 
 
 def test_training_equals_that_of_a_table_of_so_many_rows():

@@ -70,6 +70,29 @@ def test_bytes_of_tables_of_keys(name, num_keys):
     assert found.step is None
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("tiers", [["hbm"], ["hbm", "dram"]], ids="+".join)
+def test_bytes_of_tables_in_gpu_memory(tiers):
+    # Given a table most of whose rows are below GPU memory, if it has a tier there
+    options = {"tiers": tiers, **({"tier_bytes": [40 << 20]} if len(tiers) > 1 else {})}
+    table = ge.keyed_table("users", 32, num_initial_rows=1, **options)
+    keys = np.random.default_rng(SEED).choice(2**62, 400_000, replace=False)
+    for part in np.array_split(keys, 8):
+        train([table], part, OPTIMIZERS["adagrad"]())
+    measured = ge.statistics([table]).tables["users"].bytes_by_tier
+    # When it is planned
+    found = ge.plan(
+        [feature("users", 32, **options)],
+        batches=[{"users": keys[:10]}],
+        keys={"users": len(keys)},
+        optimizer=OPTIMIZERS["adagrad"](),
+        hbm=1 << 30,
+    )
+    # Then its bytes are near those that were measured, in each memory
+    (of_rank,) = found.tables["users"].bytes_by_rank
+    assert of_rank == {tier: pytest.approx(measured[tier], rel=0.15) for tier in tiers}
+
+
 def test_bytes_of_a_table_with_slots_in_bfloat16():
     # Given a table of small slots, without and with a budget of bytes
     keys = np.random.default_rng(SEED).choice(2**62, 20_000, replace=False)
@@ -177,10 +200,13 @@ def test_keys_that_a_longer_training_meets():
     assert 0.3 < found.tables["user"].hit_rates["dram"] < 0.9
 
 
+@pytest.mark.parametrize("tiers", [["dram"], ["dram", "disk"]], ids="+".join)
 @pytest.mark.parametrize("budget_of, ranks", [("rank", 2), ("all", 4)])
-def test_a_budget_of_bytes_limits_keys(budget_of, ranks):
-    # Given a table with a budget of bytes, trained until it is full
-    options = {"max_bytes": 256 << 20, "budget_of": budget_of, "hand_out": "keys"}
+def test_a_budget_of_bytes_limits_keys(budget_of, ranks, tiers, tmp_path):
+    # Given a table with a budget of bytes
+    options = {"max_bytes": 256 << 20, "budget_of": budget_of, "hand_out": "keys", "tiers": tiers}
+    if "disk" in tiers:
+        options |= {"tier_bytes": [8 << 20], "disk_folder": str(tmp_path)}
     of_rank = (256 << 20) // (ranks if budget_of == "all" else 1)
     table = ge.keyed_table("user", 16, **{**options, "max_bytes": of_rank, "budget_of": "rank"})
     train([table], np.arange(10), keras.optimizers.Adagrad(0.1))
@@ -195,7 +221,8 @@ def test_a_budget_of_bytes_limits_keys(budget_of, ranks):
     # Then each rank has as many as the budget allows, in fewer bytes
     planned = found.tables["user"]
     assert planned.keys == ranks * int(table.budget_counts().max_keys)
-    assert all(0.3 * of_rank < sizes["dram"] <= of_rank for sizes in planned.bytes_by_rank)
+    assert all(0.2 * of_rank < sum(of.values()) <= of_rank for of in planned.bytes_by_rank)
+    assert all(list(of) == tiers for of in planned.bytes_by_rank)
 
 
 def test_hit_rates_of_rows_on_disk(tmp_path):
