@@ -5,6 +5,7 @@
 #include "bindings/section_file.h"
 #include "bindings/table_file.h"
 #include "bindings/table_file_writer.h"
+#include "table/budget.h"
 
 namespace group_embedding {
 
@@ -13,6 +14,8 @@ inline void BindAll(pybind11::module_& m) {
   BindTableFileWriter(m);
   BindSectionFile(m);
   BindNcclIds(m);
+  m.def("store_bytes", &StoreBytes, pybind11::arg("max_bytes"),
+        "The part of a table's budget that is for the memory of a store of rows on disk.");
 }
 
 }  // namespace group_embedding

@@ -70,7 +70,7 @@ struct Budget {
   }
 };
 
-// Of a budget of bytes, those for the memory of a store of rows on disk.
+// The part of a budget of bytes that is for the memory of a store of rows on disk.
 inline int64_t StoreBytes(int64_t max_bytes) {
   return std::min(int64_t{128} << 20, std::max(int64_t{2} << 20, max_bytes / 4));
 }

@@ -13,7 +13,6 @@ constexpr int64_t kMostLookedAt = 1 << 16;
 struct ExpiredCounts {
   int64_t by_steps = 0, by_minutes = 0, by_norm = 0;
 
-  int64_t sum() const { return by_steps + by_minutes + by_norm; }
   void operator+=(const ExpiredCounts& more) {
     by_steps += more.by_steps;
     by_minutes += more.by_minutes;

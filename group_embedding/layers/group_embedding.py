@@ -29,6 +29,7 @@ from group_embedding.layers.sequences import (
 )
 from group_embedding.layers.sequential import let_keras_2_build_from_dicts
 from group_embedding.lookups.api import group_embedding_lookup_sparse, route_ids
+from group_embedding.lookups.lookup_table import variable_of_all
 from group_embedding.lookups.routed_ids import RoutedIds
 from group_embedding.ranks.sharding.resolve_placements import resolve_placements
 from group_embedding.variables import EmbeddingVariable, Statistics, statistics
@@ -149,8 +150,8 @@ class GroupEmbedding(NotForXla, keras.layers.Layer):
     def keyed_tables(self) -> dict[str, EmbeddingVariable]:
         """The `EmbeddingVariable`s among the tables, by table name; empty until the layer is built.
         Tables that `tf.distribute` has on several replicas are not among them."""
-        params = {name: layer_tables.lookup_param(w) for name, w in self._tables.by_name.items()}
-        return {name: t for name, t in params.items() if isinstance(t, EmbeddingVariable)}
+        tables = {name: variable_of_all(w) for name, w in self._tables.by_name.items()}
+        return {name: t for name, t in tables.items() if isinstance(t, EmbeddingVariable)}
 
     def statistics(self) -> Statistics:
         """Reads what the layer's keyed tables hold and were asked for, on this rank, as

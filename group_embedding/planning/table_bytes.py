@@ -4,13 +4,13 @@ trains for a step: with all slots and options, as this version makes them."""
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from group_embedding.lookups import group_embedding_lookup
+from group_embedding.ops._library import core
 from group_embedding.optimizers import WRAPPED, wrap
 from group_embedding.ranks.exchange.active import unsharded
 from group_embedding.variables import EmbeddingVariable, KeyedOptions, keyed_options
@@ -81,18 +81,15 @@ def _table(name, dim, dtype, options):
 
 
 def _with_bytes(options, num_ranks):
-    """The options, with the budget of one rank, in host memory and on the disk that they name."""
+    """The options, with the budget of one rank, for a table without a disk of as many keys."""
     max_bytes = options.max_bytes
     if options.budget_of == "all":
         max_bytes //= num_ranks
-    of_disk = {}
     if "disk" in options.tiers:
-        folder = tempfile.gettempdir()
-        of_disk = {"tiers": ["dram", "disk"], "tier_bytes": [1 << 20], "disk_folder": folder}
+        max_bytes = max(1, max_bytes - core().store_bytes(max_bytes))
     return keyed_options(
         max_bytes=max_bytes,
         budget_of="rank",
-        **of_disk,
         **{name: getattr(options, name) for name in _OF_BYTES},
     )
 

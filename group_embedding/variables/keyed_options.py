@@ -62,7 +62,9 @@ class KeyedOptions:
             are evicted. A new key that finds no place reads what it would start as, trains nothing,
             and is counted. None: no limit.
         max_bytes: instead of `max_keys`: the table never takes more memory than so many bytes, with
-            slots, index and metadata, but without files and caches of RocksDB. None: no limit.
+            slots, index and metadata. With a disk it counts the records there, and a quarter of it,
+            at most 128 MiB, is for RocksDB's memory; what RocksDB's files take beyond records is
+            not counted. None: no limit.
         budget_of: "rank": `max_keys` or `max_bytes` are of each rank; "all": of all ranks together.
             Given with one of them.
         keep_share: of the budget, the share down to which keys are evicted.

@@ -289,16 +289,15 @@ def test_a_budget_that_is_too_small_says_what_it_takes(tiers):
         make(max_bytes=64 << 20, **options)
 
     # When it has the bytes that the error names
-    enough = int(re.search(r"they take (\d+), as .* a Bloom filter", str(error.value)).group(1))
-    assert enough > 64 << 20
+    found = re.search(r"to at least (\d+), as .* without keys takes (\d+)", str(error.value))
+    enough, without_keys = map(int, found.groups())
+    assert 64 << 20 < without_keys < enough
     table = make(max_bytes=enough, **options)
 
-    # Then it has a key, and one byte less is refused again; with disk, RocksDB's part of the bytes
-    # grows with them
-    assert int(table.budget_counts().max_keys) >= 1
-    if "disk" not in tiers:
-        with pytest.raises(tf.errors.ResourceExhaustedError, match=f"they take {enough}, as"):
-            make(max_bytes=enough - 1, **options)
+    # Then it has a key, and few bytes less are refused again
+    assert int(table.budget_counts().max_keys) == 1
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=f"raise it to at least {enough},"):
+        make(max_bytes=enough - 2, **options)
 
 
 def test_scores_and_times_need_a_table_that_has_them():

@@ -44,7 +44,7 @@ class BudgetBytes {
     return std::max<int64_t>(0, max_bytes - fixed_ - (has_disk_ ? StoreBytes(max_bytes) : 0)) /
            per_key_;
   }
-  // The fewest bytes that have so many keys.
+  // The fewest bytes that have so many keys; with a disk one more at most.
   int64_t BytesFor(int64_t num_keys) const {
     const int64_t bytes = fixed_ + num_keys * per_key_;
     // A quarter of all: see StoreBytes.

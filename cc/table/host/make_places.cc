@@ -25,7 +25,7 @@ Status HostShards::MakeOwnSlots() {
   }
   if (budget.is_given() && budget.first == EvictFirst::kLowestScore) score_slot_ = add(kScoreSlot);
   if (budget.is_given() && budget.safe_steps > 0) born_slot_ = add(kBornSlot);
-  Status status = CheckBudgetKeys(own);
+  Status status = CheckBudgetKeys(own).In("table '" + options().name + "': ");
   void* array;
   for (const SlotOptions& slot : own) {
     if (status.ok()) status = Slot(slot, &array);
@@ -45,13 +45,16 @@ Status HostShards::CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) c
   const Budget& budget = options().budget;
   const int64_t least = budget.shares_of_rank();
   if (!budget.is_given() || BudgetKeys(more_slots) >= least) return {};
-  const std::string expected = "table '" + options().name + "': expected a budget for at least " +
-                               std::to_string(least) + " keys, got ";
+  const std::string expected =
+      "expected a budget for at least " + std::to_string(least) + " keys, got ";
   if (budget.max_bytes == 0) return expected + std::to_string(BudgetKeys(more_slots));
-  return expected + "max_bytes=" + std::to_string(budget.max_bytes) + "; they take " +
-         std::to_string(BytesOfKeys(more_slots).BytesFor(least)) +
-         ", as initial rows, a Bloom filter, arrays that grow by pages of 2 MB, and what RocksDB " +
-         "has in memory count, too";
+  const BudgetBytes bytes = BytesOfKeys(more_slots);
+  const bool is_of_all = budget.num_shares > 0;
+  return expected + "max_bytes=" + std::to_string(budget.max_bytes) +
+         (is_of_all ? " for each of " + std::to_string(budget.num_ranks) + " ranks" : "") +
+         "; raise it to at least " + std::to_string(bytes.BytesFor(least)) +
+         (is_of_all ? " for each" : "") + ", as the table without keys takes " +
+         std::to_string(bytes.BytesFor(0));
 }
 
 int64_t HostShards::BudgetKeys(const std::vector<SlotOptions>& more_slots) const {
@@ -191,15 +194,16 @@ Status HostShards::ShrinkFor(const SlotOptions& slot) {
   const Budget& budget = options().budget;
   const int64_t table_keys = BudgetKeys({slot});
   const int64_t max_rows = table_keys + BudgetBytes::MoreRows(table_keys);
+  const std::string where = "table '" + options().name + "', slot '" + slot.name + "': ";
   if (store_.num_rows() == first_row()) {
     const Status too_small = CheckBudgetKeys({slot});
-    if (!too_small.ok()) return too_small;
+    if (!too_small.ok()) return too_small.In(where);
   }
   if (table_keys == 0 || store_.num_rows() - first_row() > max_rows) {
-    return "table '" + options().name + "', slot '" + slot.name + "': expected a budget for the " +
-           std::to_string(store_.num_rows() - first_row()) + " rows that the table has used, got " +
-           std::to_string(budget.max_bytes) + " bytes, which with this slot hold " +
-           std::to_string(max_rows) + "; raise max_bytes, or train with the optimizer that needs " +
+    return where + "expected a budget for the " + std::to_string(store_.num_rows() - first_row()) +
+           " rows that the table has used, got " + std::to_string(budget.max_bytes) +
+           " bytes, which with this slot hold " + std::to_string(max_rows) +
+           "; raise max_bytes, or train with the optimizer that needs " +
            "the slot from the first step on";
   }
   CompleteEviction();

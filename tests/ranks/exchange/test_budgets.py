@@ -1,5 +1,7 @@
 """Budgets of tables whose keys are spread over ranks."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -220,8 +222,7 @@ def test_other_ranks_go_on_as_those_that_saved(request, tmp_path, saved_by, rest
 
 
 def train_within_bytes(max_bytes):
-    """Of this rank: (how many keys it may have, has and evicted, the most bytes that it took, its
-    keys)."""
+    """(How many keys this rank may have, has and evicted, the most bytes it took, its keys.)"""
     ge.enable_distributed_strategy()
     num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
     table = ge.keyed_table(
@@ -240,6 +241,26 @@ def train_within_bytes(max_bytes):
         most = max(most, int(table.memory_bytes()))
     evicted = int(table.budget_counts().evicted)
     return max_keys, int(table.total_count()), evicted, most, table.export().keys.numpy()
+
+
+def make_too_small(max_bytes):
+    """The error of a table whose budget is too small."""
+    ge.enable_distributed_strategy()
+    try:
+        ge.keyed_table("too_small", 2, max_bytes=max_bytes, budget_of="all")
+    except tf.errors.ResourceExhaustedError as error:
+        return str(error)
+    return None
+
+
+def test_bytes_of_all_ranks_that_are_too_few(two_ranks):
+    # When ranks share a budget in which no table fits
+    errors = two_ranks.run(make_too_small, 30 << 20)
+    # Then each says what a rank has, and what it takes
+    for error in errors:
+        assert f"for at least 12 keys, got max_bytes={15 << 20} for each of 2 ranks" in error
+    enough = int(re.search(r"raise it to at least (\d+) for each", errors[0]).group(1))
+    assert two_ranks.run(make_too_small, 2 * enough) == [None, None]
 
 
 def test_bytes_of_all_ranks(several_ranks):
