@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.cases.shop_models import version_folder
+from support.session.folders import make_folder
 
 import group_embedding as ge
 from group_embedding.serving import InferenceSession, Publisher
@@ -95,11 +96,60 @@ def by_budget():
     return table, evict
 
 
+def by_scores_on_disk():
+    """The keys of the lowest scores, most of whose rows are on disk, when a new key is trained."""
+    table = ge.keyed_table(
+        "evict_scores", 3, initializer=tf.keras.initializers.Constant(-1.0), max_keys=40,
+        budget_of="rank", keep_share=0.25, evict="score", tiers=["dram", "disk"],
+        tier_bytes=[12 * 48], disk_folder=make_folder(),
+    )  # fmt: skip
+    table.insert(KEYS, rows(KEYS))
+    table.set_scores(KEYS, np.isin(KEYS, KEPT))
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+
+    def evict():
+        with tf.GradientTape() as tape:
+            (found,) = ge.lookup([table], [tf.constant([1000], tf.int64)])
+            loss = tf.reduce_sum(found)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        assert ge.statistics([table]).tables["evict_scores"].evicted == {"score": 30}
+        table.erase([1000])
+
+    return table, evict
+
+
+def by_minutes_of_batches():
+    """Keys that were trained more than an hour before the events of the last batch."""
+    table = ge.keyed_table(
+        "evict_minutes", 3, initializer=tf.keras.initializers.Constant(-1.0), num_initial_rows=1,
+        evict_after_minutes=60,
+    )  # fmt: skip
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+    for minute, keys, change in [(0, KEYS, rows(KEYS) + 1), (90, KEPT, 0 * rows(KEPT))]:
+        table.set_time(1_700_000_000 + 60 * minute)
+        with tf.GradientTape() as tape:
+            (found,) = ge.lookup([table], [tf.constant(keys)])
+            loss = tf.reduce_sum(-found * change)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    return table, table.evict
+
+
 def rows(keys):
     return np.repeat(keys[:, None] + 1, 3, 1).astype(np.float32)
 
 
-@pytest.mark.parametrize("make", [by_steps, by_time, by_norm, by_capacity, by_budget])
+@pytest.mark.parametrize(
+    "make",
+    [
+        by_steps,
+        by_time,
+        by_norm,
+        by_capacity,
+        by_budget,
+        by_scores_on_disk,
+        by_minutes_of_batches,
+    ],
+)
 def test_an_evicted_key_is_erased_in_every_replica(make, tmp_path):
     # Given a table, replicas that serve it, in memory and in tiers, and have asked for its keys
     table, evict = make()
