@@ -1,6 +1,7 @@
 // UseCounts: what a keyed table was asked for and what it did, since it was made.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -31,6 +32,11 @@ struct UseCounts {
   int64_t num_sampled_ids = 0, num_sampled_keys = 0;
   double hottest_share = 0;
   int64_t oldest_steps = -1;  // for which a key was not trained, the longest in a sample; -1: none
+
+  // version: the step in which a key was trained last; -1: not known.
+  void AddAge(int64_t last_step, int64_t version) {
+    if (version >= 0) oldest_steps = std::max(oldest_steps, last_step - version);
+  }
 };
 
 }  // namespace group_embedding

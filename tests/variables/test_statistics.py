@@ -253,6 +253,32 @@ def test_keys_that_expire_count_for_the_first_policy_that_holds(tiers, by_save, 
     }
 
 
+@in_tiers("dram+disk", "hbm+dram+disk")
+@pytest.mark.parametrize("num_keys", [600, 6000])
+def test_the_age_of_the_coldest_is_found_on_disk(tiers, num_keys, tmp_path):
+    # Given a table whose first tiers have few rows, and whose coldest keys, a third, are on disk
+    table = ge.keyed_table(
+        "cold", 4, tiers=tiers, tier_bytes=[100 * 96] * (len(tiers) - 1), keep="last_used",
+        disk_folder=str(tmp_path),
+    )  # fmt: skip
+    train = trainer(table)
+    keys = np.random.default_rng(SEED).integers(-(2**63), 2**63, num_keys)
+    table.insert(keys[: num_keys // 3], np.ones([num_keys // 3, 4]), versions=[0] * (num_keys // 3))
+    for step in (5, 7):
+        table.step = step
+        train(keys[-50:])
+    table.insert(keys[num_keys // 3 :], np.ones([len(keys) - num_keys // 3, 4]),
+                 versions=[6] * (len(keys) - num_keys // 3))  # fmt: skip
+
+    # When its statistics are read, Then the coldest one's age is found among those on disk
+    assert of(table).keys == num_keys
+    assert of(table).oldest_steps == 7
+
+    # And without the cold ones it is that of the others
+    table.erase(keys[: num_keys // 3])
+    assert of(table).oldest_steps == 1
+
+
 @in_tiers("dram", "hbm", "hbm+dram")
 def test_the_age_of_the_coldest_of_many_keys(tiers):
     # Given a table with more keys than are looked at, of which half are trained in later steps

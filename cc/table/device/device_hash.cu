@@ -218,8 +218,7 @@ UseCounts DeviceHash::use_counts() const {
   const StreamBuffer<RowInfo> infos(count, stream);
   RequireCuda(InfosOfRows(Ref(), device_rows.data(), count, infos.data(), stream));
   for (const RowInfo& info : ToHost(infos.data(), count, stream)) {
-    if (info.count < 0 || info.version < 0) continue;  // of no key, or of no step
-    counts.oldest_steps = std::max(counts.oldest_steps, last_step_ - info.version);
+    if (info.count >= 0) counts.AddAge(last_step_, info.version);  // else it is no key's
   }
   return counts;
 }

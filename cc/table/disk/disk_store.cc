@@ -24,6 +24,23 @@ int64_t DecodeKey(const char* bytes) {
   return static_cast<int64_t>(__builtin_bswap64(swapped));
 }
 
+// Appends the record at which an iterator is; `newest`: as RocksdbStore::newest_.
+void AppendRecord(const RocksdbApi& api, const RocksdbApi::Iterator* at,
+                  const std::vector<char>& newest, std::vector<char>* records) {
+  size_t bytes;
+  const char* record = api.iter_value(at, &bytes);
+  records->insert(records->end(), record, record + bytes);
+  records->insert(records->end(), newest.begin() + static_cast<int64_t>(bytes), newest.end());
+}
+
+// Why an iterator is no longer valid, where that is not the end.
+Status FailureOf(const RocksdbApi& api, const RocksdbApi::Iterator* at, const std::string& where) {
+  char* message = nullptr;
+  api.iter_get_error(at, &message);
+  if (message == nullptr) return {};
+  return where + TakeMessage(api, message) + "; restore the table from its last checkpoint";
+}
+
 using Db = Owned<RocksdbApi::Db>;
 using ReadOptions = Owned<RocksdbApi::ReadOptions>;
 
@@ -64,15 +81,10 @@ class RocksdbSnapshot : public DiskSnapshot {
     for (; count > 0 && api_.iter_valid(iterator_.get()); --count) {
       size_t bytes;
       keys->push_back(DecodeKey(api_.iter_key(iterator_.get(), &bytes)));
-      const char* record = api_.iter_value(iterator_.get(), &bytes);
-      records->insert(records->end(), record, record + bytes);
-      records->insert(records->end(), newest_.begin() + bytes, newest_.end());
+      AppendRecord(api_, iterator_.get(), newest_, records);
       api_.iter_next(iterator_.get());
     }
-    char* message = nullptr;
-    api_.iter_get_error(iterator_.get(), &message);
-    if (message == nullptr) return {};
-    return where_ + TakeMessage(api_, message) + "; restore the table from its last checkpoint";
+    return FailureOf(api_, iterator_.get(), where_);
   }
 
  private:
@@ -147,6 +159,32 @@ class RocksdbStore : public DiskStore {
     return {};
   }
 
+  Status Sample(int64_t count, std::vector<char>* records) const override {
+    const Status elsewhere = home_.Check();
+    if (!elsewhere.ok()) return elsewhere.In(Where());
+    const Owned<RocksdbApi::Iterator> at(api_.create_iterator(db_.get(), read_.get()),
+                                         api_.iter_destroy);
+    const int64_t num_runs = num_keys() <= count ? 1 : kSampledRuns;
+    const auto key_at = [&] {
+      size_t bytes;
+      return static_cast<uint64_t>(DecodeKey(api_.iter_key(at.get(), &bytes)));
+    };
+    api_.iter_seek_to_last(at.get());
+    const uint64_t last = api_.iter_valid(at.get()) ? key_at() : 0;
+    api_.iter_seek_to_first(at.get());
+    const uint64_t first = api_.iter_valid(at.get()) ? key_at() : 0;
+    for (int64_t run = 0; run < num_runs; ++run) {
+      char key[kKeyBytes];
+      EncodeKey(static_cast<int64_t>(first + (last - first) / num_runs * run), key);
+      api_.iter_seek(at.get(), key, kKeyBytes);
+      for (int64_t i = 0; i < count / num_runs && api_.iter_valid(at.get()); ++i) {
+        AppendRecord(api_, at.get(), newest_, records);
+        api_.iter_next(at.get());
+      }
+    }
+    return FailureOf(api_, at.get(), Where());
+  }
+
   Status Erase(const int64_t* keys, int64_t num_keys) override {
     Owned<RocksdbApi::WriteBatch> batch = MakeBatch();
     char key[kKeyBytes];
@@ -178,7 +216,7 @@ class RocksdbStore : public DiskStore {
   }
 
  private:
-  static constexpr int64_t kGetAtOnce = 256;
+  static constexpr int64_t kGetAtOnce = 256, kSampledRuns = 64;
 
   std::string Where() const { return "table '" + table_ + "', disk tier in '" + path() + "': "; }
 

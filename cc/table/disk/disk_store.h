@@ -58,6 +58,9 @@ class DiskStore {
   virtual Status Put(const int64_t* keys, int64_t num_keys, const char* records) = 0;
   // Writes found [num_keys], and records [num_keys, record_bytes] of those that are.
   virtual Status Get(const int64_t* keys, int64_t num_keys, bool* found, char* records) const = 0;
+  // Appends the records of `count` keys, or of all if there are fewer: in runs whose first keys are
+  // evenly spaced between the smallest and the largest key.
+  virtual Status Sample(int64_t count, std::vector<char>* records) const = 0;
   // The keys, all different, must be there.
   virtual Status Erase(const int64_t* keys, int64_t num_keys) = 0;
   virtual Status Clear() = 0;  // Exclusive.

@@ -32,6 +32,9 @@ class DiskTieredHash : public DeviceHash {
   UseCounts use_counts() const override {
     UseCounts counts = DeviceHash::use_counts();
     counts.expired += disk_->expired();
+    const int64_t earliest = disk_->EarliestStep();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    counts.AddAge(last_step_, earliest);
     return counts;
   }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

@@ -42,7 +42,7 @@ void BindData(Binder& bind, RocksdbApi* api) {
   bind(&api->create_snapshot, "create_snapshot")(&api->release_snapshot, "release_snapshot");
   bind(&api->create_iterator, "create_iterator")(&api->iter_destroy, "iter_destroy");
   bind(&api->iter_seek_to_first, "iter_seek_to_first")(&api->iter_next, "iter_next");
-  bind(&api->iter_seek, "iter_seek");
+  bind(&api->iter_seek_to_last, "iter_seek_to_last")(&api->iter_seek, "iter_seek");
   bind(&api->iter_valid, "iter_valid")(&api->iter_get_error, "iter_get_error");
   bind(&api->iter_key, "iter_key")(&api->iter_value, "iter_value");
   bind(&api->writebatch_create, "writebatch_create");

@@ -50,6 +50,7 @@ struct RocksdbApi {
   Iterator* (*create_iterator)(Db*, const ReadOptions*);
   void (*iter_destroy)(Iterator*);
   void (*iter_seek_to_first)(Iterator*);
+  void (*iter_seek_to_last)(Iterator*);
   void (*iter_seek)(Iterator*, const char* key, size_t key_bytes);
   void (*iter_next)(Iterator*);
   unsigned char (*iter_valid)(const Iterator*);

@@ -132,6 +132,19 @@ Status RowsOnDisk::Forget(const std::vector<int64_t>& keys) {
   return status.ok() ? EraseExpired(found) : status;
 }
 
+int64_t RowsOnDisk::EarliestStep() const {
+  std::vector<char> records;
+  int64_t earliest = -1;
+  if (!store_->Sample(kSampled, &records).ok()) return earliest;
+  const std::shared_ptr<const DiskEviction> eviction = this->eviction();
+  for (size_t at = 0; at < records.size(); at += layout_.bytes()) {
+    const int64_t version = RecordLayout::Head(&records[at]).version;
+    if (version < 0 || IsEvicted(&records[at], eviction.get())) continue;
+    earliest = earliest < 0 ? version : std::min(earliest, version);
+  }
+  return earliest;
+}
+
 int64_t RowsOnDisk::CompleteEviction(std::vector<int64_t>* erased) {
   std::lock_guard<std::mutex> lock(evicting_);
   const std::shared_ptr<const DiskEviction> eviction = this->eviction();

@@ -47,7 +47,8 @@ struct DiskEviction {
 
 class RowsOnDisk {
  public:
-  static constexpr int64_t kAtOnce = 4096;  // records in memory
+  static constexpr int64_t kAtOnce = 4096;   // records in memory
+  static constexpr int64_t kSampled = 1024;  // records whose age is looked at
 
   RowsOnDisk(const TableOptions& options, const DiskTierOptions& disk, Status* error);
 
@@ -87,6 +88,9 @@ class RowsOnDisk {
   // Puts what `rows` has for rows.keys[i], for each i of `chosen`, as of batch `clock`; CheckSize
   // has said that there is space.
   Status Insert(const KeyedRows& rows, const std::vector<size_t>& chosen, int64_t clock);
+
+  // The earliest step among a sample of keys; -1: none has a step, or the disk fails.
+  int64_t EarliestStep() const;
 
   // Deletes the remaining records of an eviction, and returns their number. No other call may move
   // rows to or from the disk meanwhile. erased: null, or receives the keys.

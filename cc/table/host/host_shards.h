@@ -101,6 +101,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   // What receives evicted keys; null: they are not handed out.
   EvictedRows* evicted() const { return budget_ == nullptr ? nullptr : budget_->evicted.get(); }
   TableUse<kNumShards>& use() { return use_; }
+  const TableUse<kNumShards>& use() const { return use_; }
   // How many keys the budget allows.
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // Why the budget is too small for a table without keys, or nothing.

@@ -42,8 +42,8 @@ wait_nanoseconds: for which batches waited for rows of a tier below.
 sampled_ids, sampled_keys: how many ids were in samples of batches, and how many different keys
   these were.
 hottest_share: of the ids of a batch, the most that one key had in a sample.
-oldest_steps: for how many steps a key was not trained, the most among up to 65,536 rows in memory;
-  -1: no row has a step.
+oldest_steps: for how many steps a key was not trained, the most among up to 65,536 rows in memory
+  and 1,024 on disk; -1: no row has a step.
 host_bytes: of the table's memory_bytes, those in host memory below a GPU's.
 disk_bytes: of rows on disk.
 )doc");
