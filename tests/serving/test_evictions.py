@@ -104,7 +104,8 @@ def by_scores_on_disk():
         tier_bytes=[12 * 48], disk_folder=make_folder(),
     )  # fmt: skip
     table.insert(KEYS, rows(KEYS))
-    table.set_scores(KEYS, np.isin(KEYS, KEPT))
+    for some in np.split(KEYS, 4):
+        table.set_scores(some, np.isin(some, KEPT))
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
 
     def evict():
@@ -125,13 +126,20 @@ def by_minutes_of_batches():
         evict_after_minutes=60,
     )  # fmt: skip
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(1.0))
-    for minute, keys, change in [(0, KEYS, rows(KEYS) + 1), (90, KEPT, 0 * rows(KEPT))]:
+
+    def train(minute, keys, change):
         table.set_time(1_700_000_000 + 60 * minute)
         with tf.GradientTape() as tape:
             (found,) = ge.lookup([table], [tf.constant(keys)])
             loss = tf.reduce_sum(-found * change)
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
-    return table, table.evict
+
+    def evict():
+        train(90, KEPT, 0 * rows(KEPT))
+        table.evict()
+
+    train(0, KEYS, rows(KEYS) + 1)
+    return table, evict
 
 
 def rows(keys):
