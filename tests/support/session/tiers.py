@@ -21,6 +21,26 @@ WITHOUT_TENSORFLOW = [
     "test_storage_servers.py",
 ]
 
+# Those of programs that are built once for all TensorFlows, with models that any of them may write;
+# other tests serve the models of each.
+OF_ONE_PROGRAM = [
+    "serving/server/test_command.py",
+    "serving/server/test_ended_requests.py",
+    "serving/server/test_grpc.py",
+    "serving/server/test_inference_protocol.py",
+    "serving/server/test_joined_requests.py",
+    "serving/server/test_load.py",
+    "serving/server/test_message_memory.py",
+    "serving/server/test_options.py",
+    "serving/server/test_perf_analyzer.py",
+    "serving/server/test_remote_models.py",
+    "serving/server/test_request_fuzz.py",
+    "serving/server/test_targets.py",
+    "serving/server/test_tier_failures.py",
+    "serving/test_redis_*.py",
+    "test_build.py",
+]
+
 # Their servers take long to start, and many processes.
 SLOW_FIXTURES = {"hdfs_server", "hdfs_folder"}
 
@@ -50,9 +70,15 @@ def is_without_tensorflow(path):
     return any(fnmatch(path, pattern) for pattern in WITHOUT_TENSORFLOW)
 
 
+def is_of_one_program(path):
+    """path: below tests/."""
+    return any(fnmatch(path, pattern) for pattern in OF_ONE_PROGRAM)
+
+
 def mark_without_tensorflow(items, folder):
     for item in items:
-        if is_without_tensorflow(item.path.relative_to(folder).as_posix()):
+        path = item.path.relative_to(folder).as_posix()
+        if is_without_tensorflow(path) or is_of_one_program(path):
             item.add_marker(pytest.mark.without_tensorflow)
 
 
