@@ -32,11 +32,13 @@ def rows_ahead(are_ahead):
 
 
 def batches_of(kind):
-    """This rank's batches: of other sizes in each step, one of them empty."""
+    """This rank's batches: of other numbers of ids in each step, one of them without, and of the
+    disjoint ones of other sizes; XLA compiles the dense part for each size."""
     rank, batches = exchange.current().rank, []
     for step in range(STEPS):
         draw = np.random.default_rng([11, step, rank])
-        lengths = draw.integers(0, 4, 5 + step % 2) * (step != 3)
+        size = 5 + (step % 2 if kind == "disjoint" else 0)
+        lengths = draw.integers(0, 4, size) * (step != 3)
         ids = [BATCHES[kind](step, draw, lengths.sum()) for _ in range(3)]
         ragged = [tf.RaggedTensor.from_row_lengths(i.astype(np.int64), lengths) for i in ids]
         batches.append((*ragged, tf.constant(draw.normal(size=(len(lengths), 1)), tf.float32)))
