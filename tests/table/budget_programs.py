@@ -9,7 +9,6 @@ import argparse
 import collections
 import copy
 import ctypes
-import gc
 import itertools
 import os
 import pathlib
@@ -57,6 +56,13 @@ def rows_of(part):
     return zip(part["keys"].tolist(), part["counts"].tolist(), part["versions"].tolist(), values)
 
 
+def starts_in(distribution, keys):
+    """The rows that keys start as, [len(keys), DIM]."""
+    if distribution == "matrix":
+        return start_of(keys, DIM)
+    return np.full((len(keys), DIM), STARTS[distribution]["a"], np.float32)
+
+
 class Program:
     """Anything that may happen to a table, drawn at random.
 
@@ -91,17 +97,15 @@ class Program:
             )
             for r in range(num_ranks)
         ]  # fmt: skip
-        self.oracle = BudgetedDict(
-            start=lambda key: tuple(self.start_of([key])[0].tolist()), **self.budget
-        )
+        distribution = self.distribution  # a reference to self would keep the tables
+
+        def start(key):
+            return tuple(starts_in(distribution, [key])[0].tolist())
+
+        self.oracle = BudgetedDict(start=start, **self.budget)
         self.published = {}
         self.num_missed = 0
         self.set_time()
-
-    def start_of(self, keys):
-        if self.distribution == "matrix":
-            return start_of(keys, DIM)
-        return np.full((len(keys), DIM), STARTS[self.distribution]["a"], np.float32)
 
     def set_time(self):
         self.oracle.minute = self.minute
@@ -162,7 +166,9 @@ class Program:
             lent = dict(zip(keys[is_lent].tolist(), rows[is_lent].tolist()))
             assert len(set(lent.values())) == len(lent)
             assert (table.rows[rows[~is_lent]] == 0).all()
-        np.testing.assert_array_equal(table.rows[rows[is_lent]], self.start_of(keys[is_lent]))
+        np.testing.assert_array_equal(
+            table.rows[rows[is_lent]], starts_in(self.distribution, keys[is_lent])
+        )
 
     def insert(self):
         keys = np.array(list(dict.fromkeys(self.keys(60))))
@@ -315,9 +321,6 @@ def run_for(seconds, first_seed):
     Yields after each program {programs, keys of the stream, bytes of the process}."""
     kinds = [(p.values[0], ranks) for p in storages.ON_HOST for ranks in (1, 2, 3)]
     end, stream = time.monotonic() + seconds, Stream()
-    # Python would collect what a program leaves once it is a quarter of all objects, of which
-    # modules have a million.
-    gc.freeze()
     for number in itertools.count():
         if time.monotonic() >= end:
             return
@@ -330,7 +333,6 @@ def run_for(seconds, first_seed):
             except Exception as error:
                 raise AssertionError(f"{storage.name}, {num_ranks} ranks, seed {seed}") from error
         del program
-        gc.collect()
         stream.train()
         yield {"programs": number + 1, "keys": stream.num_keys, "bytes": resident_bytes()}
 
