@@ -37,6 +37,9 @@ from group_embedding.ops._library import library
 _PACK_OP = "GroupEmbedding>PackHandles"
 # {the ids of handles: the tensor of all}; it lives as long as a function that captured it.
 _known_packs: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+# {the id of such a tensor: its handles}. They are no attribute of it: TensorFlow 2.15 never frees
+# attributes of eager tensors, and tables would live as long as the process.
+_handles_of: dict[int, tuple[tf.Tensor, ...]] = {}
 
 
 @dataclasses.dataclass
@@ -170,7 +173,8 @@ def _known_pack(handles):
     if pack is None:
         with tf.init_scope():
             pack = library().pack_handles(handles=handles)
-        pack._ge_handles = tuple(handles)
+        _handles_of[id(pack)] = tuple(handles)
+        weakref.finalize(pack, _handles_of.pop, id(pack)).atexit = False
         _known_packs[key] = pack
     return pack
 
@@ -238,7 +242,7 @@ def _alike(graph, pack) -> Iterator[tf.Tensor]:
 
 def _handles_behind(outer):
     """The ids of the handles that a captured tensor stands for."""
-    return set(map(id, getattr(outer, "_ge_handles", (outer,))))
+    return set(map(id, _handles_of.get(id(outer), (outer,))))
 
 
 def _is_made_here(tensor):

@@ -1,12 +1,15 @@
 """Functions that train tables: they capture one handle for all tables, and one for all slots."""
 
 import functools
+import gc
+import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import group_embedding as ge
+from group_embedding.ops import variable_handles
 from group_embedding.ops._library import library
 
 ROWS, DIMS = 9, (2, 3, 2, 4)
@@ -220,6 +223,27 @@ def test_functions_see_tables_that_a_checkpoint_restored(tmp_path):
     # When it is restored, then the function repeats its losses
     checkpoint.read(path).assert_consumed()
     np.testing.assert_allclose([step().numpy() for _ in range(3)], first, rtol=1e-6)
+
+
+def test_tables_go_with_their_pack(tmp_path):
+    # Given tables, which have folders of their own as long as they live, and a pack of them
+    tables = [
+        ge.keyed_table(
+            f"on_disk_{i}", 4, tiers=["dram", "disk"], tier_bytes=[1 << 16], disk_folder=tmp_path
+        )
+        for i in range(2)
+    ]
+    handles = [table.table_handle for table in tables]
+    pack = variable_handles._known_pack(handles)
+    assert variable_handles._known_pack(handles) is pack
+    # When nobody has the tables any more, Then the pack keeps them
+    del tables, handles
+    gc.collect()
+    assert len(os.listdir(tmp_path)) == 2
+    # And when nobody has the pack, Then they are gone
+    del pack
+    gc.collect()
+    assert os.listdir(tmp_path) == []
 
 
 def test_packed_handles_of_another_number_are_refused():
