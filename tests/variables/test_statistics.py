@@ -256,7 +256,7 @@ def test_keys_that_expire_count_for_the_first_policy_that_holds(tiers, by_save, 
 @in_tiers("dram+disk", "hbm+dram+disk")
 @pytest.mark.parametrize("num_keys", [600, 6000])
 def test_the_age_of_the_coldest_is_found_on_disk(tiers, num_keys, tmp_path):
-    # Given a table whose first tiers have few rows, and whose coldest keys, a third, are on disk
+    # Given a table with few rows in memory: a third of its keys were trained first, and are on disk
     table = ge.keyed_table(
         "cold", 4, tiers=tiers, tier_bytes=[100 * 96] * (len(tiers) - 1), keep="last_used",
         disk_folder=str(tmp_path),
@@ -270,11 +270,11 @@ def test_the_age_of_the_coldest_is_found_on_disk(tiers, num_keys, tmp_path):
     table.insert(keys[num_keys // 3 :], np.ones([len(keys) - num_keys // 3, 4]),
                  versions=[6] * (len(keys) - num_keys // 3))  # fmt: skip
 
-    # When its statistics are read, Then the coldest one's age is found among those on disk
+    # When its statistics are read, Then the age of these keys is found
     assert of(table).keys == num_keys
     assert of(table).oldest_steps == 7
 
-    # And without the cold ones it is that of the others
+    # And without these keys it is that of the others
     table.erase(keys[: num_keys // 3])
     assert of(table).oldest_steps == 1
 

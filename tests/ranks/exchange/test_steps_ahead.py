@@ -32,8 +32,8 @@ def rows_ahead(are_ahead):
 
 
 def batches_of(kind):
-    """This rank's batches: of other numbers of ids in each step, one of them without, and of the
-    disjoint ones of other sizes; XLA compiles the dense part for each size."""
+    """This rank's batches. Each has another number of ids, and one has none. Only disjoint batches
+    differ in size, too: XLA compiles the dense part for each size."""
     rank, batches = exchange.current().rank, []
     for step in range(STEPS):
         draw = np.random.default_rng([11, step, rank])

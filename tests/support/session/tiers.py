@@ -21,8 +21,8 @@ WITHOUT_TENSORFLOW = [
     "test_storage_servers.py",
 ]
 
-# Those of programs that are built once for all TensorFlows, with models that any of them may write;
-# other tests serve the models of each.
+# The files of tests of a program that is built once for all TensorFlows, such as the server. Any
+# TensorFlow may write their models; other tests serve the models of each.
 OF_ONE_PROGRAM = [
     "serving/server/test_command.py",
     "serving/server/test_ended_requests.py",
