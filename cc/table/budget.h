@@ -63,6 +63,11 @@ struct Budget {
     const int64_t beside_new = max_keys_of_share > num_new ? max_keys_of_share - num_new : 0;
     return low < beside_new ? low : beside_new;
   }
+  // How many evicted keys may wait to be taken where the memory for them is limited: an eighth of
+  // all, and those of an eviction.
+  int64_t MostHandedOut(int64_t table_keys) const {
+    return table_keys / 8 + table_keys - NumKept(table_keys, 0);
+  }
 
  private:
   static int64_t Part(int64_t total, int64_t i, int64_t num_parts) {

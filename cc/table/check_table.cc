@@ -85,6 +85,15 @@ Status CheckTierBytes(const TableOptions& options, int64_t bytes) {
   return CheckRange(options, "bytes of a tier", bytes, 0, kMaxTierBytes);
 }
 
+Status TooFewBytes(const Budget& budget, int64_t enough, int64_t without_keys) {
+  const bool is_of_all = budget.num_shares > 0;
+  return "expected a budget for at least " + std::to_string(budget.shares_of_rank()) +
+         " keys, got max_bytes=" + std::to_string(budget.max_bytes) +
+         (is_of_all ? " for each of " + std::to_string(budget.num_ranks) + " ranks" : "") +
+         "; raise it to at least " + std::to_string(enough) + (is_of_all ? " for each" : "") +
+         ", as the table without keys takes " + std::to_string(without_keys);
+}
+
 Status CheckCounts(const TableOptions& options, const KeyedRowsView& rows) {
   if (rows.counts == nullptr) return {};
   for (int64_t i = 0; i < rows.num_keys; ++i) {

@@ -16,6 +16,9 @@ inline constexpr int64_t kMaxTierBytes = int64_t{1} << 60;
 Status CheckOptions(const TableOptions& options);
 // The size of a tier: 0 or more.
 Status CheckTierBytes(const TableOptions& options, int64_t bytes);
+// The error of a budget of bytes in which a table, or a rank's part of one, has not a key for each
+// share. enough: the bytes with which it has. without_keys: those that it takes without a key.
+Status TooFewBytes(const Budget& budget, int64_t enough, int64_t without_keys);
 // What Insert can give to keys: no count is negative.
 Status CheckCounts(const TableOptions& options, const KeyedRowsView& rows);
 

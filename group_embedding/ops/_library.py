@@ -92,6 +92,8 @@ def native():
         ctypes.POINTER(ctypes.c_int64),
         ctypes.POINTER(ctypes.c_double),
     ]
+    functions.GroupEmbeddingNcclSentBytes.restype = None
+    functions.GroupEmbeddingNcclSentBytes.argtypes = [*text, ctypes.POINTER(ctypes.c_int64)]
     functions.GroupEmbeddingBeginCall.restype = None
     functions.GroupEmbeddingBeginCall.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     functions.GroupEmbeddingEndCall.restype = None

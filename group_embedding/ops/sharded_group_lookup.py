@@ -6,13 +6,14 @@ adds a local lookup's: GroupLookupGrad, of the batch of rows that were asked for
 optimizer puts its one op in the place of that as it always does.
 """
 
+import ctypes
 import functools
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from group_embedding.ops import autodiff
-from group_embedding.ops._library import library
+from group_embedding.ops._library import library, native
 from group_embedding.ops.group_lookup import (
     SHARED_ATTRS,
     samples_with_gradient,
@@ -36,6 +37,12 @@ class NcclRanks(NamedTuple):
     use_peer_memory: bool = (
         False  # they are of one host: rows go into each other's memory, if they can
     )
+
+    def sent_bytes(self):
+        """The bytes of lookups that this rank sent to each rank, by NCCL or into peer buffers."""
+        sent = (ctypes.c_int64 * self.num_ranks)()
+        native().GroupEmbeddingNcclSentBytes(self.nccl_id, len(self.nccl_id), sent)
+        return tuple(sent)
 
 
 class Exchange(NamedTuple):

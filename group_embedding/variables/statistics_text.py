@@ -19,6 +19,7 @@ _METRICS = {
     "table_oldest_steps": ("gauge", "Steps for which a key was not trained, at most; -1: unknown."),
     "table_wait_seconds_total": ("counter", "Seconds that lookups waited for rows below memory."),
     "sent_bytes_total": ("counter", "Bytes sent to a rank through host memory."),
+    "gpu_sent_bytes_total": ("counter", "Bytes of lookups sent to a rank by NCCL or peer buffers."),
     "exchange_wait_seconds_total": ("counter", "Seconds that calls waited for other ranks."),
 }
 
@@ -36,10 +37,9 @@ def as_prometheus(statistics) -> str:
         for metric, value, labels in _samples_of(table):
             add(metric, value, table=table.name, **labels)
     if statistics.exchange is not None:
-        for to, (host, size) in enumerate(
-            zip(statistics.exchange.hosts, statistics.exchange.sent_bytes)
-        ):
+        for to, (host, size, of_gpu) in enumerate(_sent_to_ranks(statistics.exchange)):
             add("sent_bytes_total", size, to_rank=str(to), to_host=host)
+            add("gpu_sent_bytes_total", of_gpu, to_rank=str(to), to_host=host)
         add("exchange_wait_seconds_total", statistics.exchange.wait_seconds)
     lines = []
     for metric, (kind, what) in _METRICS.items():
@@ -57,6 +57,7 @@ def as_scalars(statistics, before=None) -> dict[str, float]:
         scalars |= {f"{name}/{tag}": value for tag, value in _scalars_of(table, former).items()}
     if statistics.exchange is not None:
         scalars["exchange/sent_bytes"] = sum(statistics.exchange.sent_bytes)
+        scalars["exchange/gpu_sent_bytes"] = sum(statistics.exchange.gpu_sent_bytes)
         scalars["exchange/wait_seconds"] = statistics.exchange.wait_seconds
     return scalars
 
@@ -66,9 +67,9 @@ def as_table(statistics) -> str:
     lines = [_HEADER] + [_cells_of(table) for table in statistics.tables.values()]
     text = aligned(lines)
     if statistics.exchange is not None:
-        sent = zip(statistics.exchange.hosts, statistics.exchange.sent_bytes)
-        lines = [["to rank", "host", "sent"]]
-        lines += [[str(n), host, bytes_as_text(size)] for n, (host, size) in enumerate(sent)]
+        lines = [["to rank", "host", "sent by host", "by GPU"]]
+        for to, (host, *sizes) in enumerate(_sent_to_ranks(statistics.exchange)):
+            lines.append([str(to), host, *map(bytes_as_text, sizes)])
         waited = f"calls waited {statistics.exchange.wait_seconds:.3f} s for other ranks"
         text += f"\n\nrank {statistics.rank}\n{aligned(lines)}\n{waited}"
     return text
@@ -78,6 +79,11 @@ _HEADER = [
     "table", "keys", "of", "bytes", "found", "unique", "hottest", "admitted", "evicted",
     "no place", "oldest", "waited",
 ]  # fmt: skip
+
+
+def _sent_to_ranks(exchange):
+    """(host, bytes sent through host memory, bytes sent by the GPU) for each rank"""
+    return zip(exchange.hosts, exchange.sent_bytes, exchange.gpu_sent_bytes)
 
 
 def _samples_of(table):

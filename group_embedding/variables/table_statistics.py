@@ -95,8 +95,8 @@ class Statistics:
     Attributes:
         rank: of this process.
         tables: TableStatistics by the name of the table.
-        exchange: an `ExchangeUse` of messages through host memory alone: bytes that NCCL, peer
-            memory or Horovod carries are not counted. None: there is one rank, or Horovod alone
+        exchange: an `ExchangeUse` of what this library sends: bytes that Horovod carries, such as
+            gradients of dense layers, are not counted. None: there is one rank, or Horovod alone
             carries rows, or replicas of one process exchange them.
     """
 

@@ -277,7 +277,7 @@ def test_a_budget_too_small_is_refused():
         make(max_bytes=1 << 20, budget_of="rank")
 
 
-@pytest.mark.parametrize("tiers", [("dram",), ("dram", "disk")], ids="+".join)
+@pytest.mark.parametrize("tiers", IN_TIERS)
 def test_a_budget_that_is_too_small_says_what_it_takes(tiers):
     # Given a Bloom filter that alone takes more than the budget, and slots of the table's own
     options = {

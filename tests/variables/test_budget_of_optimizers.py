@@ -40,14 +40,14 @@ def rows_of(path, name):
 @pytest.mark.parametrize("tiers", IN_TIERS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_keys_that_come_again_are_new_keys(name, tiers, tmp_path):
-    # Given a table with a budget, and one without it in host memory, in which a key has another
-    # name after each eviction
+    # Given a table with a budget, and one without it in the memory of the first tier, in which a
+    # key has another name after each eviction
     small = {"tier_bytes": [24 * 96]} if tiers == ("dram", "disk") else {}
     table = make(
         "budgeted", tiers, max_keys=MAX_KEYS, budget_of="rank", keep_share=0.8,
         evict="least_frequent", hand_out="keys", **small,
     )  # fmt: skip
-    plain = make("plain")
+    plain = make("plain", tiers[:1])
     optimizer = OPTIMIZERS[name]()
     num_evictions, was_there = {}, set()
 

@@ -269,9 +269,9 @@ GatheredBatch::GatheredBatch(const std::vector<FeatureSize>& sizes,
   }
 }
 
-int64_t GatheredBatch::Gather(const Batch& own, const std::vector<Combiner>& combiners,
-                              Communicator* communicator, const NamedMemory& memory,
-                              const Batch& gathered, cudaStream_t stream) const {
+void GatheredBatch::Gather(const Batch& own, const std::vector<Combiner>& combiners,
+                           Communicator* communicator, const NamedMemory& memory,
+                           const Batch& gathered, cudaStream_t stream) const {
   const int num_ranks = communicator->num_ranks();
   std::vector<Segment> segments;
   BlockPlan plan;
@@ -299,6 +299,7 @@ int64_t GatheredBatch::Gather(const Batch& own, const std::vector<Combiner>& com
     from_id += num_ids;
   }
   const auto gather = [&](const char* name, const void* send, const std::vector<int64_t>& bytes) {
+    communicator->CountSent(std::vector<int64_t>(num_ranks, bytes[communicator->rank()]));
     void* received =
         memory.on_device(name, std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
     Require(
@@ -333,9 +334,6 @@ int64_t GatheredBatch::Gather(const Batch& own, const std::vector<Combiner>& com
     PickSegmentsKernel<<<static_cast<unsigned>(plan.num_blocks()), kThreads, 0, stream>>>(args);
     RequireCuda(cudaGetLastError());
   }
-  const int64_t sent = split_bytes[communicator->rank()] + id_bytes[communicator->rank()] +
-                       (own.weights == nullptr ? 0 : weight_bytes[communicator->rank()]);
-  return (num_ranks - 1) * sent;
 }
 
 }  // namespace group_embedding

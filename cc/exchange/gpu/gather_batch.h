@@ -68,10 +68,9 @@ class GatheredBatch {
 
   // Enqueues the exchange of ids and the write of `gathered`, whose pointers are to memory of
   // num_samples() and num_ids(). own: this rank's batch, with row splits; of all ranks with weights
-  // or without. combiners: [num_features]. Returns the bytes sent to other ranks.
-  int64_t Gather(const Batch& own, const std::vector<Combiner>& combiners,
-                 Communicator* communicator, const NamedMemory& memory, const Batch& gathered,
-                 cudaStream_t stream) const;
+  // or without. combiners: [num_features].
+  void Gather(const Batch& own, const std::vector<Combiner>& combiners, Communicator* communicator,
+              const NamedMemory& memory, const Batch& gathered, cudaStream_t stream) const;
 
  private:
   const std::vector<FeatureSize> sizes_;

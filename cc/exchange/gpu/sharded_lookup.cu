@@ -41,7 +41,6 @@ const ExchangedCounts& ShardedLookup::RequestCounts(Fault* fault, cudaStream_t s
   const int64_t num_ids = steps_.group().batch.num_ids;
   local_rows_ = static_cast<int64_t*>(memory_.on_device("local_rows", 8 * num_ids));
   steps_.Route(NumberKeys(stream), local_rows_, fault, stream);
-  sent_bytes_ = 0;
   in_peer_buffers_.reset();
   gradients_have_come_ = false;
   PeerBufferPool* peer_buffers = communicator_->peer_buffers();
@@ -88,7 +87,7 @@ void ShardedLookup::SendRequests(int64_t* requests, const Locate& locate, cudaSt
   if (counts_.messages == nullptr) {
     AllToAll(local_rows_, asked, requests_, served, stream);
   } else {
-    CountSent(asked);
+    communicator_->CountSent(asked);  // they were sent with the counts
     CollectRows(counts_, layout_.num_ranks, requests_, stream);
   }
   if (!keyed_.empty()) LocateRequests(locate, stream);
@@ -120,7 +119,7 @@ void ShardedLookup::ExchangeRows(int64_t* requests, const Locate& locate, cudaSt
                    "rows");
   fetched_ = transfer.unpacked;
   const PartAddresses* addresses = ListPartAddresses(stream);
-  CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
+  communicator_->CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
   const StepsOnRows steps = {
       [&](cudaStream_t beside) {
         RequireCuda(WriteAddressesCuda(steps_.routed(), addresses, beside));
@@ -189,7 +188,7 @@ std::vector<ReceivedGradients> ShardedLookup::SendGradients(const std::vector<Fe
                            : GradientWire{layout_.wire_type, factor});
   }
   steps_.ReduceGradients(gradients, wires, stream);
-  CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
+  communicator_->CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
   transport.Send(transfer, stream);
   Unpack(transfer, layout_.all_tables(), 1 / factor, stream);
 
@@ -252,14 +251,10 @@ std::optional<DataType> ShardedLookup::NarrowRows() const {
   return converts && !reads_again && is_faster ? std::optional(layout_.wire_type) : std::nullopt;
 }
 
-void ShardedLookup::CountSent(const std::vector<int64_t>& send_bytes) {
-  for (int n = 0; n < layout_.num_ranks; ++n) sent_bytes_ += n == layout_.rank ? 0 : send_bytes[n];
-}
-
 void ShardedLookup::AllToAll(const void* send, const std::vector<int64_t>& send_bytes,
                              void* receive, const std::vector<int64_t>& receive_bytes,
                              cudaStream_t stream) {
-  CountSent(send_bytes);
+  communicator_->CountSent(send_bytes);
   Require(communicator_->AllToAll(send, send_bytes.data(), receive, receive_bytes.data(), stream));
 }
 

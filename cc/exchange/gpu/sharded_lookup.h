@@ -86,11 +86,6 @@ class ShardedLookup {
   // features: as for SendGradients. weight_grad: [num_ids] written.
   void WeightGrad(const std::vector<Feature>& features, float* weight_grad, cudaStream_t stream);
 
-  // Bytes that this rank sent to other ranks in the last step: ids and rows in the forward pass,
-  // gradients in the backward pass. The message with the counts has a fixed size, of which only the
-  // ids are counted.
-  int64_t sent_bytes() const { return sent_bytes_; }
-
  private:
   void ExchangeRows(int64_t* requests, const Locate& locate, cudaStream_t stream, bool looks_up);
   RoutedKeys NumberKeys(cudaStream_t stream);
@@ -105,7 +100,6 @@ class ShardedLookup {
   // The 16-bit type in which received rows are looked up without conversion to float32; none if
   // conversion is faster, or if the backward pass reads the rows again. Needs the counts.
   std::optional<DataType> NarrowRows() const;
-  void CountSent(const std::vector<int64_t>& send_bytes);
   void AllToAll(const void* send, const std::vector<int64_t>& send_bytes, void* receive,
                 const std::vector<int64_t>& receive_bytes, cudaStream_t stream);
 
@@ -124,7 +118,6 @@ class ShardedLookup {
   ExchangedCounts counts_;
   int64_t* requests_ = nullptr;    // [num_requests] as LookUpRows has them
   const char* fetched_ = nullptr;  // the rows received from other ranks
-  int64_t sent_bytes_ = 0;
 };
 
 }  // namespace group_embedding

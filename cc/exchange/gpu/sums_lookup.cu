@@ -99,7 +99,6 @@ void SumsLookup::Lookup(Fault* fault, cudaStream_t stream) {
 }
 
 const ExchangedCounts& SumsLookup::RequestCounts(Fault* fault, cudaStream_t stream) {
-  sent_bytes_ = 0;
   in_peer_buffers_.reset();
   gradients_held_.reset();
   gradients_have_come_ = false;
@@ -179,7 +178,7 @@ void SumsLookup::LookUp(const Batch& batch, cudaStream_t stream) {
   batch_ = batch;
   std::vector<Combiner> combiners;
   for (const Feature& feature : features_) combiners.push_back(feature.combiner);
-  sent_bytes_ += gathered_->Gather(group_.batch, combiners, communicator_, memory_, batch, stream);
+  gathered_->Gather(group_.batch, combiners, communicator_, memory_, batch, stream);
   WriteRowFactors(stream);
   RowTransport& by = transport(/*is_again=*/false);
   const Transfer transfer =
@@ -216,7 +215,7 @@ void SumsLookup::LookUp(const Batch& batch, cudaStream_t stream) {
                                  transfer.to[n], layout_.wire_type, stream));
   }
   by.Send(transfer, stream);
-  CountSent(transfer);
+  communicator_->CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
   WriteArrived(transfer, stream);
 }
 
@@ -289,7 +288,7 @@ std::vector<char*> SumsLookup::SendGradients(const std::vector<Feature>& feature
   Move(to_others, layout_.type, layout_.wire_type, factor * wire_factor, "sent_moves", stream);
   Move(to_own, layout_.type, layout_.type, factor, "own_moves", stream);
   by.Send(transfer, stream);
-  CountSent(transfer);
+  communicator_->CountSent(layout_.WireBytesOfRanks(transfer.sent_at));
   Unpack(transfer, 1 / wire_factor, stream);
   gradients_held_ = transfer.is_unpacked ? nullptr : transfer.peer_buffer;
   return gradients;
@@ -319,6 +318,7 @@ void SumsLookup::ReturnWeightGradients(const float* of_all, float* own, cudaStre
   }
   const int64_t bytes = std::accumulate(received.begin(), received.end(), int64_t{0});
   auto* arrived = static_cast<float*>(memory_.on_device("weight_gradients", bytes));
+  communicator_->CountSent(sent);
   Require(communicator_->AllToAll(of_all, sent.data(), arrived, received.data(), stream));
   RequireCuda(cudaMemsetAsync(own, 0, 4 * group_.batch.num_ids, stream));
   for (int n = 0; n < num_ranks; ++n) {
@@ -370,10 +370,6 @@ void SumsLookup::Move(const std::vector<ColumnBlock>& blocks, DataType from, Dat
   void* scratch =
       memory_.on_device(name, MoveColumnsScratchBytes(static_cast<int64_t>(blocks.size())));
   RequireCuda(MoveColumnsCuda(blocks, from, to, factor, scratch, stream));
-}
-
-void SumsLookup::CountSent(const Transfer& transfer) {
-  sent_bytes_ += layout_.WireBytes(transfer.sent_at.back());
 }
 
 }  // namespace group_embedding

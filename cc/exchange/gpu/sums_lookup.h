@@ -86,9 +86,6 @@ class SumsLookup {
   // those of this rank's batch: own, [num_ids].
   void ReturnWeightGradients(const float* of_all, float* own, cudaStream_t stream);
 
-  // Bytes that this rank sent to other ranks in the last step.
-  int64_t sent_bytes() const { return sent_bytes_; }
-
  private:
   Group group() const;
   std::vector<int64_t> NumRows() const;   // [num_tables] of the whole tables
@@ -108,7 +105,6 @@ class SumsLookup {
   void Unpack(const Transfer& transfer, float factor, cudaStream_t stream);
   void Move(const std::vector<ColumnBlock>& blocks, DataType from, DataType to, float factor,
             const std::string& name, cudaStream_t stream);
-  void CountSent(const Transfer& transfer);
 
   Communicator* const communicator_;
   const std::string description_;
@@ -127,7 +123,6 @@ class SumsLookup {
   float* row_factors_ = nullptr;  // [num_samples] of this rank's batch; null: none is needed
   bool gradients_have_come_ = false;
   std::shared_ptr<const PeerMemory> gradients_held_;
-  int64_t sent_bytes_ = 0;
 };
 
 }  // namespace group_embedding

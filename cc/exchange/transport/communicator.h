@@ -9,8 +9,10 @@
 // later calls return the same error, and no rank waits for a missing one longer than the time-out.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/status.h"
 
@@ -53,11 +55,20 @@ class Communicator {
   // none.
   virtual PeerBufferPool* peer_buffers() { return nullptr; }
 
+  // Counts ids, rows or gradients of a lookup that this rank sends, by the communicator or into
+  // peer buffers: bytes[n] to each rank n. A rank's bytes for itself do not count.
+  void CountSent(const std::vector<int64_t>& bytes);
+
+  // [num_ranks] the bytes counted since the communicator was made. Any thread may ask.
+  std::vector<int64_t> SentBytes() const;
+
  protected:
-  Communicator(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
+  Communicator(int rank, int num_ranks)
+      : rank_(rank), num_ranks_(num_ranks), sent_bytes_(num_ranks) {}
 
  private:
   const int rank_, num_ranks_;
+  std::vector<std::atomic<int64_t>> sent_bytes_;  // [num_ranks]
 };
 
 // An all-to-all with the same number of bytes for each pair of ranks. Followed by Wait it is a

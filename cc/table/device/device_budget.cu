@@ -84,8 +84,7 @@ Status DeviceBudget::Begin() {
 
 // Followers that are further behind read the whole table; keys that waited longer are missed.
 int64_t DeviceBudget::EvictedSize() const {
-  return evicted_size_ > 0 ? evicted_size_
-                           : std::max(DeviceBudgetBytes::kLeastHandedOut, max_keys() / 4);
+  return evicted_size_ > 0 ? evicted_size_ : DeviceBudgetBytes::EvictedSize(budget_, max_keys());
 }
 
 Status DeviceBudget::ListEvicted() {
@@ -99,7 +98,7 @@ Status DeviceBudget::ListEvicted() {
 }
 
 bool DeviceBudget::CanHave(int64_t max_keys) const {
-  return evicted_size_ <= std::max(DeviceBudgetBytes::kLeastHandedOut, max_keys / 4);
+  return evicted_size_ <= DeviceBudgetBytes::EvictedSize(budget_, max_keys);
 }
 
 Status DeviceBudget::Grow(int64_t num_rows) {
@@ -221,6 +220,11 @@ std::vector<T> DeviceBudget::ToHostFrom(const DeviceMemory& memory, int64_t n, i
   return all;
 }
 
+// Keys that wait are missed where they would be too many with these.
+void DeviceBudget::MakePlaceForEvicted(int64_t num_keys) {
+  handed_out_->MakePlace(EvictedSize() - num_keys + 1, num_keys);
+}
+
 void DeviceBudget::ReadEvicted(ChangeLog* changes, cudaStream_t stream) {
   const int64_t end = ToHost(&state_->num_evicted, 1, stream)[0];
   const int64_t begin = std::max(num_read_, end - EvictedSize());
@@ -236,7 +240,7 @@ void DeviceBudget::ReadEvicted(ChangeLog* changes, cudaStream_t stream) {
       rows = ToHostFrom<char>(*evicted_.rows, begin, row_bytes_, stream);
     }
     const auto num_keys = static_cast<int64_t>(keys.size());
-    if (num_keys > 0) handed_out_->MakePlace(EvictedSize(), num_keys);
+    if (num_keys > 0) MakePlaceForEvicted(num_keys);
     for (int64_t i = 0; i < num_keys; ++i) {
       handed_out_->Add(keys[i], counts[i], versions[i], rows.data() + i * row_bytes_);
     }

@@ -79,7 +79,7 @@ class DeviceBudget {
   BudgetCounts Counts(cudaStream_t stream) const;
   void ReadEvicted(ChangeLog* changes, cudaStream_t stream);
   EvictedRows* handed_out() const { return handed_out_.get(); }  // null: keys are not handed out
-  int64_t max_handed_out() const { return EvictedSize(); }       // that wait at a time
+  void MakePlaceForEvicted(int64_t num_keys);  // before they are added to handed_out()
 
  private:
   struct Evicted {

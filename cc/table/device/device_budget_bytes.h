@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "table/lowest_keys.h"
 #include "table/table_options.h"
@@ -15,57 +16,81 @@ class DeviceBudgetBytes {
   static constexpr double kIndexGrowth = 1.5, kIndexLoad = 0.6;  // see device_hash_index.cu
 
   // bytes_per_row: with its slots and its RowInfo, in num_arrays arrays. moves: between two
-  // memories.
+  // memories. rows_above_disk: the most rows in these, if others are on disk.
   DeviceBudgetBytes(const TableOptions& options, int64_t bytes_per_row, int64_t num_arrays,
-                    int64_t first_row, bool moves)
-      : rows_per_key_(RowsPerKey(options.budget)) {
-    const int64_t handed_out = HandedOutBytes(options);
+                    int64_t first_row, bool moves, std::optional<int64_t> rows_above_disk)
+      : rows_per_key_(RowsPerKey(options.budget)), rows_above_disk_(rows_above_disk) {
+    const int64_t evicted = EvictedBytes(options.budget, RowBytes(options));
+    const double evicted_per_key = std::max(kLeastEvicted, 0.125 + 1 - options.budget.keep);
     // Rows have three bits each, and places in lists of free rows and of rows that move. A key has
-    // its part of the index, and of the former one while that is made anew, and a quarter of a key
-    // that went.
+    // its part of the index, and of the former one while that is made anew, and of the keys that
+    // went: of their list, and of the log of changes and the keys to hand out on the host.
     per_row_ = static_cast<double>(bytes_per_row) + sizeof(int64_t) * (moves ? 3 : 1) +
                (moves ? 0.5 : 0.375);
     const double in_index = 2 * sizeof(uint64_t) * kIndexGrowth / kIndexLoad;
-    per_key_ = in_index + handed_out / 4.0;
+    const bool is_handed_out = options.budget.hands_out != HandsOut::kNothing;
+    per_key_ = in_index + evicted_per_key * static_cast<double>(evicted + kLogBytes +
+                                                                (is_handed_out ? evicted : 0));
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
     if (has_counts) per_key_ += (1 + kCountsOfCall) * (in_index + kCountBytes);
     on_disk_ = bytes_per_row + sizeof(int64_t) + kStoreKeyBytes;
     // A piece of each array that is not full: of rows, bits, the index, lists, and keys that went.
     fixed_ = (num_arrays + 3 + 2 + (moves ? 4 : 1) + 4 + (has_counts ? 2 : 0)) * kPiece +
-             first_row * bytes_per_row + kLeastHandedOut * handed_out + kState;
+             first_row * bytes_per_row + kLeastListed * evicted + kState;
     if (options.admission.kind == Admission::Kind::kBloom) {
       fixed_ += options.admission.num_counters * options.admission.counter_bytes + kPiece;
     }
   }
 
+  // With a disk each key has a record there. While keys are chosen to go, the host has some rows of
+  // the table, and two candidates for each key that goes.
   int64_t NumKeys(int64_t max_bytes) const {
-    return Quotient(max_bytes - fixed_, rows_per_key_ * per_row_ + per_key_);
-  }
-  // As NumKeys, where rows on disk are below memory for `max_rows`: these are there and each key
-  // has a record. While keys are chosen to go, the host has some rows of the table, and two
-  // candidates for each key that goes.
-  int64_t NumKeysAboveDisk(int64_t max_bytes, int64_t max_rows) const {
+    const int64_t left = max_bytes - Fixed(max_bytes);
+    if (!rows_above_disk_.has_value()) return Quotient(left, rows_per_key_ * per_row_ + per_key_);
     const double chosen = 2 * (rows_per_key_ - 1) * sizeof(EvictionCandidate);
     const double per_key = per_key_ + on_disk_ + chosen;
-    const int64_t left = max_bytes - fixed_ - kChoosing - StoreBytes(max_bytes);
+    const auto most_rows = static_cast<double>(*rows_above_disk_);
     const int64_t all = Quotient(left, rows_per_key_ * per_row_ + per_key);
-    if (rows_per_key_ * static_cast<double>(all) <= static_cast<double>(max_rows)) return all;
-    return Quotient(left - static_cast<int64_t>(per_row_ * static_cast<double>(max_rows)), per_key);
+    if (rows_per_key_ * static_cast<double>(all) <= most_rows) return all;
+    return Quotient(left - static_cast<int64_t>(per_row_ * most_rows), per_key);
+  }
+  // The fewest bytes that have so many keys.
+  int64_t BytesFor(int64_t num_keys) const {
+    int64_t too_few = 0, enough = 1;
+    while (NumKeys(enough) < num_keys) enough *= 2;
+    while (enough - too_few > 1) {
+      const int64_t between = too_few + (enough - too_few) / 2;
+      (NumKeys(between) < num_keys ? too_few : enough) = between;
+    }
+    return enough;
+  }
+  // What a table takes that has such a budget, and no keys.
+  int64_t Fixed(int64_t max_bytes) const {
+    return fixed_ + (rows_above_disk_.has_value() ? kChoosing + StoreBytes(max_bytes) : 0);
   }
 
   // Keys that went wait for other batches that may hold their rows, those of one eviction.
   static double RowsPerKey(const Budget& budget) { return 2 - budget.keep; }
-  // What is kept of a key that went.
-  static int64_t HandedOutBytes(const TableOptions& options) {
-    const HandsOut hands_out = options.budget.hands_out;
-    const int64_t row_bytes = options.dim * SizeOf(options.dtype);
-    return static_cast<int64_t>(sizeof(int64_t)) * (hands_out == HandsOut::kNothing ? 1 : 3) +
-           (hands_out == HandsOut::kRows ? row_bytes : 0);
+  // How many keys that went are listed: a quarter of all, or those of an eviction and an eighth.
+  static int64_t EvictedSize(const Budget& budget, int64_t max_keys) {
+    const auto least = static_cast<int64_t>(kLeastEvicted * static_cast<double>(max_keys));
+    return std::max({kLeastListed, least, budget.MostHandedOut(max_keys)});
   }
 
-  static constexpr int64_t kLeastHandedOut = 1 << 14;
-
  private:
+  // Of a key that went, in its list.
+  static int64_t EvictedBytes(const Budget& budget, int64_t row_bytes) {
+    return static_cast<int64_t>(sizeof(int64_t)) *
+               (budget.hands_out == HandsOut::kNothing ? 1 : 3) +
+           (budget.hands_out == HandsOut::kRows ? row_bytes : 0);
+  }
+  static int64_t RowBytes(const TableOptions& options) {
+    return options.dim * SizeOf(options.dtype);
+  }
+
+  static constexpr int64_t kLeastListed = 1 << 14;     // keys that went
+  static constexpr double kLeastEvicted = 0.25;        // of all keys
+  static constexpr int64_t kLogBytes = 24;             // of a key in a list that doubles
   static constexpr int64_t kPiece = int64_t{2} << 20;  // that the device's memory is taken in
   static constexpr int64_t kState = int64_t{1} << 20;  // of launches
   // A filter counts as many keys as the table has, and those of a call, which take more than the
@@ -82,6 +107,7 @@ class DeviceBudgetBytes {
   }
 
   const double rows_per_key_;
+  const std::optional<int64_t> rows_above_disk_;
   double per_row_, per_key_, on_disk_;
   int64_t fixed_;
 };

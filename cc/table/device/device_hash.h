@@ -209,7 +209,12 @@ class DeviceHash : public EmbeddingTable {
 
   // Its budget: device_hash_budget.cu.
   bool HasBudgetOfBytes() const { return options_.budget.max_bytes > 0; }
+  // The slots that the table itself makes.
+  std::vector<SlotOptions> OwnSlots() const;
+  DeviceBudgetBytes BytesOfKeys(const std::vector<SlotOptions>& more_slots) const;
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
+  // An error: a budget of bytes has not a key for each share, with those slots too.
+  Status CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) const;
   // With a budget of bytes: fewer keys, with those slots too. An error: there is no space for them.
   Status FitToBytes(const std::vector<SlotOptions>& more_slots);
   // The most keys that are counted without a row, if so many were enqueued for training since

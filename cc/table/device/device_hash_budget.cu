@@ -2,9 +2,11 @@
 // does.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 #include "core/device_buffer.h"
+#include "table/check_table.h"
 #include "table/complete_rows.h"
 #include "table/device/device_hash.h"
 #include "table/device/device_hash_kernels.h"
@@ -12,29 +14,39 @@
 
 namespace group_embedding {
 
-Status DeviceHash::MakeOwnSlots() {
+std::vector<SlotOptions> DeviceHash::OwnSlots() const {
   const Budget& budget = options_.budget;
-  Status status;
-  auto make = [&](const char* name, int* slot) {
+  std::vector<SlotOptions> slots;
+  const auto add = [&](const char* name) { slots.push_back({name, 1, DataType::kFloat32, 0}); };
+  if (options_.KeepsTime()) add(kTimeSlot);
+  if (budget.first == EvictFirst::kLowestScore) add(kScoreSlot);
+  if (budget.safe_steps > 0) add(kBornSlot);
+  return slots;
+}
+
+Status DeviceHash::MakeOwnSlots() {
+  for (const SlotOptions& slot : OwnSlots()) {
     void* array;
-    *slot = static_cast<int>(slots_.size());
-    if (status.ok()) status = Slot({name, 1, DataType::kFloat32, 0}, &array);
-  };
-  if (options_.KeepsTime()) make(kTimeSlot, &time_slot_);
-  if (budget.first == EvictFirst::kLowestScore) make(kScoreSlot, &score_slot_);
-  if (budget.safe_steps > 0) make(kBornSlot, &born_slot_);
-  return status;
+    const Status status = Slot(slot, &array);
+    if (!status.ok()) return status;
+    const int s = static_cast<int>(slots_.size()) - 1;
+    if (slot.name == kTimeSlot) time_slot_ = s;
+    if (slot.name == kScoreSlot) score_slot_ = s;
+    if (slot.name == kBornSlot) born_slot_ = s;
+  }
+  return {};
+}
+
+DeviceBudgetBytes DeviceHash::BytesOfKeys(const std::vector<SlotOptions>& more_slots) const {
+  const auto num_arrays = static_cast<int64_t>(2 + slots_.size() + more_slots.size());
+  const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more_slots);
+  const auto rows_above_disk = has_tier_below() ? std::optional(max_bytes_ / bytes) : std::nullopt;
+  return {options_, bytes, num_arrays, first_row(), moves_ != nullptr, rows_above_disk};
 }
 
 int64_t DeviceHash::BudgetKeys(const std::vector<SlotOptions>& more_slots) const {
   const Budget& budget = options_.budget;
-  if (HasBudgetOfBytes()) {
-    const auto num_arrays = static_cast<int64_t>(2 + slots_.size() + more_slots.size());
-    const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more_slots);
-    const DeviceBudgetBytes of_keys(options_, bytes, num_arrays, first_row(), moves_ != nullptr);
-    if (!has_tier_below()) return of_keys.NumKeys(budget.max_bytes);
-    return of_keys.NumKeysAboveDisk(budget.max_bytes, max_bytes_ / bytes);
-  }
+  if (HasBudgetOfBytes()) return BytesOfKeys(more_slots).NumKeys(budget.max_bytes);
   int64_t total = 0;
   for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
     total += budget.MaxKeysOfShare(s, budget.max_keys);
@@ -42,16 +54,26 @@ int64_t DeviceHash::BudgetKeys(const std::vector<SlotOptions>& more_slots) const
   return total;
 }
 
+Status DeviceHash::CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) const {
+  const Budget& budget = options_.budget;
+  if (!HasBudgetOfBytes() || BudgetKeys(more_slots) >= budget.shares_of_rank()) return {};
+  const DeviceBudgetBytes bytes = BytesOfKeys(more_slots);
+  const int64_t enough = bytes.BytesFor(budget.shares_of_rank());
+  return TooFewBytes(budget, enough, bytes.Fixed(enough));
+}
+
 Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
   if (!HasBudgetOfBytes()) return {};
+  const Status status = CheckBudgetKeys(more_slots);
+  if (!status.ok()) return status;
   const int64_t max_keys = BudgetKeys(more_slots), had = budget_->max_keys();
   RequireCuda(cudaStreamSynchronize(streams_.own()));  // no launch reads the number any more
-  const Status status = budget_->SetMaxKeys(max_keys);
+  const Status set = budget_->SetMaxKeys(max_keys);
   const bool fits = usable_rows_ <= MaxRows(more_slots) && budget_->CanHave(max_keys) &&
                     (more_slots.empty() || NumKeysOfTiers() <= max_keys);
-  if (status.ok() && fits && max_keys >= options_.budget.shares_of_rank()) return {};
+  if (set.ok() && fits) return {};
   const Status restored = budget_->SetMaxKeys(had);
-  if (!status.ok() || !restored.ok()) return status.ok() ? restored : status;
+  if (!set.ok() || !restored.ok()) return set.ok() ? restored : set;
   return "expected a larger budget than " + std::to_string(options_.budget.max_bytes) +
          " bytes, which have space for " + std::to_string(max_keys) + " keys beside " +
          std::to_string(first_row()) + " initial rows, where the table has memory for " +
@@ -106,7 +128,7 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   if (snapshot_ != nullptr) {
     Require(snapshot_->MakeSpace(num_rows).In(Named(": no memory for rows that are saved: ")));
   }
-  handed_out->MakePlace(budget_->max_handed_out(), num_rows);
+  budget_->MakePlaceForEvicted(num_rows);
   for (int64_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
     const int64_t count = std::min(kRowsAtOnce, num_rows - begin);
     RequireCuda(InfosOfRows(Ref(), device_rows + begin, count, infos.data(), stream));

@@ -74,6 +74,7 @@ Status DeviceHash::Begin(const void* matrix) {
   ref_.report = report_;
   Status status = use_.Begin(streams_.own()).In(Named(": "));
   if (status.ok() && budget_ != nullptr) status = budget_->Begin().In(Named(": "));
+  if (status.ok()) status = CheckBudgetKeys(OwnSlots()).In(Named(": "));
   if (status.ok()) status = FitToBytes({}).In(Named(": "));
   if (status.ok()) status = GrowRows(first_row()).In(Named(": "));
   if (status.ok() && options_.admission.kind == Admission::Kind::kBloom) {

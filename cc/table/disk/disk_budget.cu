@@ -80,9 +80,8 @@ Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
 }
 
 Status DiskTieredHash::EraseBelow(const std::vector<int64_t>& keys) {
-  EvictedRows* const handed_out = budget_->handed_out();
-  if (handed_out != nullptr) {
-    handed_out->MakePlace(budget_->max_handed_out(), static_cast<int64_t>(keys.size()));
+  if (budget_->handed_out() != nullptr) {
+    budget_->MakePlaceForEvicted(static_cast<int64_t>(keys.size()));
   }
   const Status status = disk_->EraseEvicted(keys);
   if (status.ok()) changes_.erased()->insert(changes_.erased()->end(), keys.begin(), keys.end());

@@ -52,10 +52,6 @@ class BudgetBytes {
   }
   // The rows beside those of keys.
   static int64_t MoreRows(int64_t num_keys) { return num_keys / 8; }
-  // How many evicted keys may wait to be taken.
-  static int64_t MostHandedOut(const Budget& budget, int64_t num_keys) {
-    return MoreRows(num_keys) + num_keys - budget.NumKept(num_keys, 0);
-  }
 
  private:
   static constexpr int64_t kIndexBytes = 10, kCountBytes = 64;

@@ -221,7 +221,7 @@ void HostShards::MakePlaceForEvicted(int64_t num_keys) {
   if (evicted() == nullptr) return;
   const Budget& budget = options().budget;
   const int64_t table_keys = BudgetKeys();
-  if (budget.max_bytes > 0) evicted()->SetLimit(BudgetBytes::MostHandedOut(budget, table_keys));
+  if (budget.max_bytes > 0) evicted()->SetLimit(budget.MostHandedOut(table_keys));
   evicted()->MakePlace(BudgetBytes::MoreRows(table_keys), num_keys);
 }
 

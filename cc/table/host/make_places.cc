@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "table/check_table.h"
 #include "table/host/budget_bytes.h"
 #include "table/host/host_shards.h"
 #include "table/order_of_rows.h"
@@ -45,16 +46,12 @@ Status HostShards::CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) c
   const Budget& budget = options().budget;
   const int64_t least = budget.shares_of_rank();
   if (!budget.is_given() || BudgetKeys(more_slots) >= least) return {};
-  const std::string expected =
-      "expected a budget for at least " + std::to_string(least) + " keys, got ";
-  if (budget.max_bytes == 0) return expected + std::to_string(BudgetKeys(more_slots));
+  if (budget.max_bytes == 0) {
+    return "expected a budget for at least " + std::to_string(least) + " keys, got " +
+           std::to_string(BudgetKeys(more_slots));
+  }
   const BudgetBytes bytes = BytesOfKeys(more_slots);
-  const bool is_of_all = budget.num_shares > 0;
-  return expected + "max_bytes=" + std::to_string(budget.max_bytes) +
-         (is_of_all ? " for each of " + std::to_string(budget.num_ranks) + " ranks" : "") +
-         "; raise it to at least " + std::to_string(bytes.BytesFor(least)) +
-         (is_of_all ? " for each" : "") + ", as the table without keys takes " +
-         std::to_string(bytes.BytesFor(0));
+  return TooFewBytes(budget, bytes.BytesFor(least), bytes.BytesFor(0));
 }
 
 int64_t HostShards::BudgetKeys(const std::vector<SlotOptions>& more_slots) const {

@@ -2,7 +2,9 @@
 
 #if GOOGLE_CUDA
 
+#include <algorithm>
 #include <mutex>
+#include <vector>
 
 #include "exchange/transport/nccl_communicator.h"
 #include "exchange/transport/peer_communicator.h"
@@ -64,6 +66,20 @@ absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
+std::vector<int64_t> NcclRanks::SentBytes(const std::string& id) {
+  OfProcess& current = Current();
+  std::lock_guard<std::mutex> lock(current.mutex);
+  if (current.id != id || current.communicator == nullptr) return {};
+  return current.communicator->SentBytes();
+}
+
 }  // namespace group_embedding
 
 #endif  // GOOGLE_CUDA
+
+void GroupEmbeddingNcclSentBytes(const char* id, int64_t id_bytes, int64_t* sent_bytes) {
+#if GOOGLE_CUDA
+  const auto sent = group_embedding::NcclRanks::SentBytes({id, static_cast<size_t>(id_bytes)});
+  std::copy(sent.begin(), sent.end(), sent_bytes);
+#endif  // without CUDA no op has used an id
+}

@@ -15,17 +15,20 @@ from group_embedding.ranks.exchange.within_host import ExchangeWithinHost
 
 
 class ExchangeUse(NamedTuple):
-    """Bytes that a rank has sent through host memory since it joined, and seconds it waited.
+    """Bytes that a rank has sent since it joined, and seconds it waited.
 
     Attributes:
         hosts: the host of each rank.
-        sent_bytes: bytes sent to each rank.
+        sent_bytes: bytes sent to each rank through host memory.
+        gpu_sent_bytes: bytes of lookups sent to each rank from its GPU, by NCCL or into peer
+            buffers: ids, rows, sums and gradients, without the counts that begin each lookup.
         wait_seconds: from when a call was made until all ranks had made it, summed over calls, some
             of which may wait at the same time.
     """
 
     hosts: tuple[str, ...]
     sent_bytes: tuple[int, ...]
+    gpu_sent_bytes: tuple[int, ...]
     wait_seconds: float
 
 

@@ -108,7 +108,8 @@ class MessageExchange(HorovodExchange):
         if self.within_host:
             of_host, waited_there = self.within_host.use(self.num_ranks)
             sent, waited = map(sum, zip(sent, of_host)), waited + waited_there
-        return ExchangeUse(self._hosts, tuple(sent), waited)
+        of_gpu = self.nccl_ranks.sent_bytes() if self.nccl_ranks else (0,) * self.num_ranks
+        return ExchangeUse(self._hosts, tuple(sent), of_gpu, waited)
 
     def pending_calls(self):
         calls = pending_calls(self._messages.number)

@@ -70,6 +70,8 @@ All ranks make the same calls in the same order. An error, RuntimeError, is the 
           },
           "stream"_a = 0, "Waits until all that was enqueued has ended; not beyond the time-out.")
       .def("abort", &Communicator::Abort, "reason"_a)
+      .def_property_readonly("sent_bytes", &Communicator::SentBytes,
+                             "Bytes of lookups that this rank has sent to each rank.")
       .def_property_readonly(
           "lack_of_peer_memory", &LackOfPeerMemory,
           "Why ranks could not have the peer buffers that an exchange asked for last, "

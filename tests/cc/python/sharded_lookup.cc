@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -61,6 +62,7 @@ class PyLookupOfRanks {
   }
 
   void Lookup(uintptr_t stream) {
+    sent_before_ = SentBytes();
     lookup_->Lookup(fault_.pointer(), reinterpret_cast<cudaStream_t>(stream));
   }
 
@@ -78,12 +80,17 @@ class PyLookupOfRanks {
   }
 
   // Bytes that the last Lookup and Update sent to other ranks.
-  int64_t BytesOnTheWire() const { return lookup_->sent_bytes(); }
+  int64_t BytesOnTheWire() const { return SentBytes() - sent_before_; }
 
  protected:
   PyGroup& py_group() const { return group_object_.cast<PyGroup&>(); }
 
   Communicator& ranks() const { return communicator_object_.cast<Communicator&>(); }
+
+  int64_t SentBytes() const {
+    const std::vector<int64_t> sent = ranks().SentBytes();
+    return std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  }
 
   NamedMemory Memory() {
     return {
@@ -97,6 +104,7 @@ class PyLookupOfRanks {
   PageLockedScratch page_locked_;
   DeviceFault fault_;
   std::unique_ptr<LookupOfRanks> lookup_;
+  int64_t sent_before_ = 0;  // the last Lookup
 };
 
 class PyShardedLookup : public PyLookupOfRanks<ShardedLookup> {

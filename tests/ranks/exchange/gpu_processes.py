@@ -264,6 +264,20 @@ def train(meeting, how, case, batches, kind=ShardedRun):
     return looked_up, [table.numpy() for table in run.tables]
 
 
+def count_sent(meeting, how, case, batches, kind=ShardedRun):
+    """The bytes that this rank has sent to each rank, after each step."""
+    run, sent = kind(meeting, how, case), []
+    for of_ranks in batches:
+        run.step(of_ranks[meeting.rank])
+        sent.append(run.communicator.sent_bytes)
+    return sent
+
+
+def count_sent_by_sums(meeting, how, case, batches):
+    """Does what `count_sent` does, with tables whose owners combine rows."""
+    return count_sent(meeting, how, case, batches, SumsRun)
+
+
 class KeptMemory:
     """An allocator that keeps the memory of a step for the next step."""
 

@@ -80,6 +80,11 @@ def train(num_ranks, how, case, batches):
     return gpu_processes.run(num_ranks, how, gpu_processes.train, case, arrays)
 
 
+def bytes_of_parts(counts, dims):
+    """The bytes of parts of float32 rows, each with `counts` rows, rounded up to 64 bytes."""
+    return sum(-(-4 * count * dim // 64) * 64 for count, dim in zip(counts, dims))
+
+
 def one_process(case, batches, rule="rowwise_adagrad"):
     """Looked up in each step, and the tables in the end, by the fused one-rank path on the host."""
     tables = [table.copy() for table in case.tables]

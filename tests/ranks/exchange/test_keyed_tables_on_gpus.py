@@ -6,6 +6,7 @@ from ranks.exchange import routed_cases as ahead
 from ranks.exchange import test_collective_strategy as strategy
 from ranks.exchange import test_keyed_checkpoints as checkpoints
 from ranks.exchange import test_keyed_tables as keyed
+from ranks.exchange import test_statistics as statistics
 from ranks.exchange.gpu_processes import on_gpus
 from ranks.exchange.test_collective_strategy import one_process as one_job  # noqa: F401
 from ranks.exchange.test_keyed_checkpoints import uninterrupted  # noqa: F401
@@ -65,6 +66,23 @@ def test_tables_on_gpus_are_restored_on_gpus_and_in_memory(ranks, request, unint
     for key, (row, count) in expected.items():
         np.testing.assert_allclose(later[key][0], row, atol=2e-5)
         assert later[key][1] == count
+
+
+@with_gpus
+def test_each_gpu_counts_what_it_sends(ranks, request):
+    # Given tables in GPU memory
+    # When ranks with a GPU each train them
+    of_ranks = request.getfixturevalue(ranks).run(statistics.train_on_rank, ("hbm",), timeout=120)
+    # Then the statistics of each rank have the bytes that its GPU sent to each other one
+    for rank, (before, found, text) in enumerate(of_ranks):
+        sent, former = found.exchange.gpu_sent_bytes, before.exchange.gpu_sent_bytes
+        assert len(sent) == len(of_ranks) and sent[rank] == 0
+        for other in set(range(len(of_ranks))) - {rank}:
+            assert sent[other] - former[other] > statistics.least_sent(len(of_ranks))
+            size = (
+                f'_gpu_sent_bytes_total{{to_rank="{other}",to_host="{found.exchange.hosts[other]}"'
+            )
+            assert f'{size},rank="{rank}"}} {sent[other]}' in text
 
 
 @with_gpus

@@ -1,5 +1,7 @@
 """Groups of tables spread over ranks, a GPU for each: the same as in one process."""
 
+import itertools
+
 import numpy as np
 import pytest
 from ranks.exchange import gpu_processes
@@ -11,10 +13,13 @@ from ranks.exchange.gpu_processes import (
     run_ranks,
 )
 from ranks.exchange.sharded_lookup_cases import (
+    DIMS,
     HOTNESS,
+    TABLE_OF_FEATURE,
     TRANSPORTS,
     as_rank,
     assert_same_bits,
+    bytes_of_parts,
     draw_batch,
     draw_case,
     joined,
@@ -47,6 +52,41 @@ def test_training_equals_one_process(num_ranks, how, weighted, max_norm):
     # Then they look up what one process does, and have its rows
     for got, whole in pairs(ranks, expected, expected_tables):
         np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
+
+
+def asked_rows(batch, num_ranks):
+    """[num_ranks, tables] how many rows of each rank a batch asks for."""
+    asked = np.zeros([num_ranks, len(DIMS)], int)
+    for table in range(len(DIMS)):
+        of_table = [ids for ids, t in zip(batch.ids, TABLE_OF_FEATURE) if t == table]
+        rows = np.unique(np.concatenate(of_table))
+        asked[:, table] = np.bincount(rows[rows >= 0] % num_ranks, minlength=num_ranks)
+    return asked
+
+
+@pytest.mark.parametrize("num_ranks, how", RANKS)
+@pytest.mark.parametrize("num_samples", [3, 200], ids=["few_ids", "many"])
+def test_bytes_are_counted_for_each_rank_that_gets_them(num_ranks, how, num_samples):
+    # Given batches of different sizes for each rank
+    case, random = draw_case(13), np.random.default_rng(14)
+    batches = [
+        [draw_batch(random, num_samples + 7 * rank, False) for rank in range(num_ranks)]
+        for _ in range(3)
+    ]
+    # When they are trained on
+    arrays = [[as_rank(batch) for batch in of_ranks] for of_ranks in batches]
+    sent = gpu_processes.run(num_ranks, how, gpu_processes.count_sent, case, arrays)
+    # Then a rank sends another the ids and gradients that this one owns, and the rows that it owns
+    expected = np.zeros([num_ranks, num_ranks], int)
+    for step, of_ranks in enumerate(batches):
+        asked = np.array([asked_rows(batch, num_ranks) for batch in of_ranks])
+        for source, target in itertools.permutations(range(num_ranks), 2):
+            expected[source, target] += (
+                8 * asked[source, target].sum()
+                + bytes_of_parts(asked[source, target], DIMS)
+                + bytes_of_parts(asked[target, source], DIMS)
+            )
+        np.testing.assert_array_equal([of_rank[step] for of_rank in sent], expected)
 
 
 @pytest.mark.parametrize("num_ranks, how", [ranks for ranks in RANKS if ranks.values[0] > 1])

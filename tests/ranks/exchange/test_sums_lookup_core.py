@@ -1,5 +1,7 @@
 """Tables whose owners combine rows, a GPU for each rank: the same as in one process."""
 
+import itertools
+
 import numpy as np
 import pytest
 from ranks.exchange import gpu_processes
@@ -16,6 +18,7 @@ from ranks.exchange.sharded_lookup_cases import (
     HOTNESS,
     as_rank,
     assert_same_bits,
+    bytes_of_parts,
     draw_batch,
     draw_case,
     one_process,
@@ -138,6 +141,33 @@ def test_a_rank_may_have_nothing_to_look_up(num_ranks, how, owners, no_samples):
     assert all(not output.any() for step in ranks[-1][0] for output in step)
     for got, whole in (*lookups(ranks, expected), *parts(case, ranks, expected_tables)):
         np.testing.assert_allclose(got, whole, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("num_ranks, how", RANKS)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_bytes_are_counted_for_each_rank_that_gets_them(num_ranks, how, weighted):
+    # Given batches of different sizes for each rank, and tables that are each on one rank
+    case, random = draw_owned(15, "whole", num_ranks), np.random.default_rng(16)
+    batches = [[draw_batch(random, 20 + 7 * n, weighted) for n in range(num_ranks)]] * 3
+    # When they are trained on
+    arrays = [[as_rank(batch) for batch in of_ranks] for of_ranks in batches]
+    sent = gpu_processes.run(num_ranks, how, gpu_processes.count_sent_by_sums, case, arrays)
+    # Then a rank sends each other one its batch, the sums of its tables, and gradients of others'
+    expected = np.zeros([num_ranks, num_ranks], int)
+    for source, target in itertools.permutations(range(num_ranks), 2):
+        batch = arrays[0][source]
+        id_bytes = 12 if weighted else 8
+        expected[source, target] = 8 * len(batch.row_splits) + id_bytes * len(batch.ids)
+        for owner, requester in ((source, target), (target, source)):
+            shapes = arrays[0][requester].output_shapes
+            of_owner = [
+                shape
+                for shape, table in zip(shapes, case.table_of_feature)
+                if case.owners[table] % num_ranks == owner
+            ]
+            expected[source, target] += bytes_of_parts(*zip(*of_owner))
+    for step in range(3):
+        np.testing.assert_array_equal([of_rank[step] for of_rank in sent], (step + 1) * expected)
 
 
 @pytest.mark.parametrize("num_ranks, how", SEVERAL)
