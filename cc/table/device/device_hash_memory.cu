@@ -76,7 +76,8 @@ Status DeviceHash::Begin(const void* matrix) {
   if (status.ok() && budget_ != nullptr) status = budget_->Begin().In(Named(": "));
   if (status.ok()) status = CheckBudgetKeys(OwnSlots()).In(Named(": "));
   if (status.ok()) status = FitToBytes({}).In(Named(": "));
-  if (status.ok()) status = GrowRows(first_row()).In(Named(": "));
+  // No rows ahead: with few bytes, there is no space for the table's slots beside them.
+  if (status.ok()) status = GrowArrays(first_row()).In(Named(": "));
   if (status.ok() && options_.admission.kind == Admission::Kind::kBloom) {
     const int64_t per_word = 8 / options_.admission.counter_bytes;
     bloom_bytes_ = (options_.admission.num_counters + per_word - 1) / per_word * 8;
