@@ -15,7 +15,7 @@ NUM_STEPS, FULL_SAVE, SAVE_OF_CHANGES = 12, 4, 5
 FILTERS = [
     pytest.param({}, id="all"),
     pytest.param({"admit_after": 2}, id="counter"),
-    pytest.param({"admit_after": 2, "expected_keys": 10**6, "counter_bits": 8}, id="bloom"),
+    pytest.param({"admit_after": 2, "expected_keys": 400_000, "counter_bits": 8}, id="bloom"),
     pytest.param({"admit_probability": 0.6}, id="chance"),
 ]
 POLICY = {"budget_of": "rank", "keep_share": 0.8, "evict": "least_frequent", "safe_steps": 2}
