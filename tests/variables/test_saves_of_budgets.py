@@ -27,8 +27,8 @@ def make_limited(name, tiers, limit, options):
     if limit == "max_keys":
         size, tier_bytes = 120, (80 + ("hbm" in tiers)) * (72 if "hbm" in tiers else 56)
     else:
-        size = {"hbm": 60, "dram": 30}[tiers[0]] + 12 * ("disk" in tiers) << 20
-        tier_bytes = 2 << 20
+        size = {"hbm": 60, "dram": 40}[tiers[0]] + 12 * ("disk" in tiers) << 20
+        tier_bytes = (2 if "hbm" in tiers else 3) << 20
     lower = {"tier_bytes": [tier_bytes] * (len(tiers) - 1)} if len(tiers) > 1 else {}
     options = {limit: size, "hand_out": "rows", **POLICY, **lower, **options}
     return make(name, tiers, **options)
