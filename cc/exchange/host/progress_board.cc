@@ -25,11 +25,12 @@ std::unique_ptr<ProgressBoard> ProgressBoard::Open(const std::string& name, int 
 }
 
 ProgressBoard::~ProgressBoard() {
-  if (calls_ != nullptr) {
-    munmap(const_cast<int64_t*>(calls_), num_ranks_ * sizeof(int64_t));
-    shm_unlink(path_.c_str());  // processes that have it open keep it
-  }
+  if (calls_ == nullptr) return;
+  munmap(const_cast<int64_t*>(calls_), num_ranks_ * sizeof(int64_t));
+  RemoveName();
 }
+
+void ProgressBoard::RemoveName() { shm_unlink(path_.c_str()); }
 
 void ProgressBoard::SetNumCalls(int64_t num_calls) {
   if (calls_ != nullptr) calls_[rank_] = 1 + num_calls;

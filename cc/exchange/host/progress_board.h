@@ -15,6 +15,10 @@ class ProgressBoard {
   static std::unique_ptr<ProgressBoard> Open(const std::string& name, int rank, int num_ranks);
   ~ProgressBoard();
 
+  // Once all ranks have opened the board: they keep it, and none leaves it behind, however its
+  // process ends.
+  void RemoveName();
+
   void SetNumCalls(int64_t num_calls);
 
   // A sentence that names the ranks of this host that have made fewer calls than `num_calls`.

@@ -245,6 +245,7 @@ std::unique_ptr<Communicator> MakeNcclCommunicator(const std::string& id, int ra
   std::memcpy(unique.bytes, id.data(), sizeof(unique.bytes));
   NcclApi::Comm* comm = FormGroup(api, unique, rank, num_ranks, timeout_seconds, error);
   if (comm == nullptr) return nullptr;
+  board->RemoveName();  // each rank opens it before it forms the group, which ends with the last
   return std::make_unique<NcclCommunicator>(api, comm, std::move(board), rank, num_ranks,
                                             timeout_seconds);
 }

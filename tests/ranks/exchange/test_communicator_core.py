@@ -84,6 +84,16 @@ def test_many_calls_in_a_row(num_ranks, how):
         check(received[rank], sizes, rank)
 
 
+@pytest.mark.parametrize("num_ranks", NUM_RANKS)
+@pytest.mark.parametrize("how", ["nccl", "peer_buffers"])
+def test_ranks_that_have_met_leave_no_shared_memory_behind(num_ranks, how):
+    # When ranks have met, and may end in any way
+    shared = run_ranks(num_ranks, gpu_processes.shared_memory, how)
+    # Then the memory that they share has no name any more
+    for of_rank in shared:
+        assert of_rank and all(line.endswith("(deleted)") for line in of_rank)
+
+
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=on_gpus(2)) for how in ("nccl", "peer_buffers")]
 )
