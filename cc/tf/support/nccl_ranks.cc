@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "exchange/transport/nccl_communicator.h"
@@ -14,10 +15,17 @@
 namespace group_embedding {
 namespace {
 
+// What changes it holds both locks, what reads it one: statistics do not wait for a meeting.
 struct OfProcess {
-  std::mutex mutex;
+  std::mutex meeting, mutex;
   std::string id;
   std::shared_ptr<Communicator> communicator;
+
+  void Set(const std::string& new_id, std::shared_ptr<Communicator> made) {
+    std::lock_guard<std::mutex> lock(mutex);
+    id = new_id;
+    communicator = std::move(made);
+  }
 };
 
 // Never freed: where a process ends, the GPU may be gone before.
@@ -41,11 +49,10 @@ NcclRanks::NcclRanks(tensorflow::OpKernelConstruction* context) {
 absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,
                              std::shared_ptr<Communicator>* communicator) const {
   OfProcess& current = Current();
-  std::lock_guard<std::mutex> lock(current.mutex);
+  std::lock_guard<std::mutex> lock(current.meeting);
   if (current.id != id_ || current.communicator == nullptr) {
     if (current.communicator != nullptr) current.communicator->Abort("the ranks met anew");
-    current.communicator = nullptr;
-    current.id = id_;
+    current.Set(id_, nullptr);
     Status status;
     std::unique_ptr<Communicator> made =
         MakeNcclCommunicator(id_, rank_, num_ranks_, timeout_seconds_, &status);
@@ -60,7 +67,7 @@ absl::Status NcclRanks::Join(tensorflow::OpKernelContext* context,
         return absl::OkStatus();
       }));
     }
-    current.communicator = std::move(made);
+    current.Set(id_, std::move(made));
   }
   *communicator = current.communicator;
   return absl::OkStatus();
