@@ -23,7 +23,8 @@ class EvictedRows {
   // From now on at most so many keys wait to be taken; others are missed.
   void SetLimit(int64_t max_keys) { max_keys_ = max_keys; }
 
-  // An eviction of about `more` keys begins. Where `most` or more wait, these are missed.
+  // An eviction of about `more` keys begins. Where `most` or more wait, these are missed: all that
+  // wait if `most` is 0 or less.
   void MakePlace(int64_t most, int64_t more) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (size() >= most) {

@@ -96,8 +96,8 @@ class Statistics:
         rank: of this process.
         tables: TableStatistics by the name of the table.
         exchange: an `ExchangeUse` of what this library sends: bytes that Horovod carries, such as
-            gradients of dense layers, are not counted. None: there is one rank, or Horovod alone
-            carries rows, or replicas of one process exchange them.
+            gradients of dense layers, are not counted. None: there is one rank, or a rank has no
+            memory for messages, or replicas of one process exchange rows.
     """
 
     rank: int

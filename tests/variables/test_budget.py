@@ -1,11 +1,7 @@
 """Tables of keys with a budget, trained by wrapped optimizers: against a dict that sorts its keys,
 and seen from outside the process."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -306,99 +302,3 @@ def test_scores_and_times_need_a_table_that_has_them():
         table.set_scores([1], [1.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="evict_after_minutes"):
         table.set_time(1)
-
-
-MEMORY = """
-import json, sys
-import numpy as np, tensorflow as tf
-import group_embedding as ge
-
-megabytes, tiers, folder = int(sys.argv[1]), sys.argv[2].split("+"), sys.argv[3]
-hand_out, keep_share = sys.argv[4], float(sys.argv[5])
-filter_options = json.loads(sys.argv[6])
-tiered = {"tier_bytes": [8 << 20], "disk_folder": folder} if "disk" in tiers else {}
-table = ge.keyed_table(
-    "user", 16, initializer=tf.ones_initializer(), num_initial_rows=1, tiers=tiers,
-    max_bytes=megabytes << 20, budget_of="rank", hand_out=hand_out, keep_share=keep_share,
-    **tiered, **filter_options)
-def trainer(table):
-    optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
-
-    def train(keys):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(ge.lookup([table], [tf.constant(keys)])[0])
-        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
-
-    return train
-
-train = trainer(table)
-other = ge.keyed_table("warm", 16, initializer=tf.ones_initializer(), num_initial_rows=1)
-warm = trainer(other)
-for _ in range(3):
-    warm(np.arange(8192))
-print("ready", flush=True)
-sys.stdin.readline()
-times = max(1, filter_options.get("admit_after", 1))
-for step in range(5 * int(table.budget_counts().max_keys) // 8192):
-    for _ in range(times):
-        train(np.arange(8192) + step * 8192)
-counts = table.budget_counts()
-print(int(counts.max_keys), int(table.total_count()), flush=True)
-print(int(counts.evicted), int(counts.without_place), flush=True)
-sys.stdin.readline()
-"""
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        fields = dict(line.split()[:2] for line in file if line.split()[0].endswith(":"))
-    return int(fields["Rss:"]) * 1024
-
-
-def peak_bytes(pid):
-    with open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-
-
-BLOOM = {"admit_after": 2, "expected_keys": 10**6, "counter_bits": 8}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "megabytes, tiers, hand_out, keep_share, filter_options",
-    [
-        (64, "dram", "nothing", 0.9, {}),
-        (128, "dram", "nothing", 0.9, {}),
-        (128, "dram", "rows", 0.5, {}),
-        (128, "dram", "nothing", 0.9, {"admit_after": 2}),
-        (64, "dram", "nothing", 0.9, BLOOM),
-        (40, "dram+disk", "nothing", 0.9, {}),
-        (64, "dram+disk", "nothing", 0.9, {}),
-    ],
-)
-def test_memory_seen_from_outside_stays_within_the_bytes(
-    megabytes, tiers, hand_out, keep_share, filter_options, tmp_path
-):
-    command = [sys.executable, "-c", MEMORY, str(megabytes), tiers, str(tmp_path)]
-    command += [hand_out, str(keep_share), json.dumps(filter_options)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    ) as process:  # fmt: skip
-        assert process.stdout.readline() == "ready\n"
-        before = resident_bytes(process.pid)
-        with open(f"/proc/{process.pid}/clear_refs", "w") as file:
-            file.write("5")  # the peak starts anew
-        process.stdin.write("\n")
-        process.stdin.flush()
-        limit, num_keys = map(int, process.stdout.readline().split())
-        evicted, without = map(int, process.stdout.readline().split())
-        grown = peak_bytes(process.pid) - before
-        process.stdin.write("\n")
-
-    assert without == 0
-    assert 0.95 * keep_share * limit <= num_keys <= limit
-    assert evicted > 3 * limit
-    assert grown <= megabytes << 20
-    in_memory = 0.2 if "disk" in tiers else 0.4
-    assert grown >= in_memory * (megabytes << 20)  # what is measured is the table

@@ -1,6 +1,6 @@
 // Communicator: sends bytes between the ranks of a job.
 //
-// Thread safety: one thread at a time calls it, but any thread may call Abort at any time. Order:
+// Thread safety: one thread at a time calls it, but any thread may call Abort and SentBytes. Order:
 // every rank makes the same calls in the same order. Each rank chooses the stream of each call;
 // calls run one after the other, on different streams too. Memory is on the communicator's device
 // (for the local communicator, on the stream's device).

@@ -134,6 +134,7 @@ std::vector<ShareLimit> DeviceBudget::Limits() const {
 
 Status DeviceBudget::SetMaxKeys(int64_t max_keys) {
   max_keys_ = max_keys;
+  if (handed_out_ != nullptr) handed_out_->SetLimit(EvictedSize());
   const std::vector<ShareLimit> limits = Limits();
   return CudaStatus(cudaMemcpy(limits_, limits.data(), limits.size() * sizeof(ShareLimit),
                                cudaMemcpyHostToDevice));
@@ -222,6 +223,7 @@ std::vector<T> DeviceBudget::ToHostFrom(const DeviceMemory& memory, int64_t n, i
 
 // Keys that wait are missed where they would be too many with these.
 void DeviceBudget::MakePlaceForEvicted(int64_t num_keys) {
+  if (handed_out_ == nullptr) return;
   handed_out_->MakePlace(EvictedSize() - num_keys + 1, num_keys);
 }
 

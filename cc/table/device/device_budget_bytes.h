@@ -20,17 +20,18 @@ class DeviceBudgetBytes {
   DeviceBudgetBytes(const TableOptions& options, int64_t bytes_per_row, int64_t num_arrays,
                     int64_t first_row, bool moves, std::optional<int64_t> rows_above_disk)
       : rows_per_key_(RowsPerKey(options.budget)), rows_above_disk_(rows_above_disk) {
-    const int64_t evicted = EvictedBytes(options.budget, RowBytes(options));
+    const int64_t in_list = EvictedBytes(options.budget, RowBytes(options));
+    const bool waits = options.budget.hands_out != HandsOut::kNothing;
+    const int64_t evicted = in_list + kLogBytes + (waits ? 2 * in_list : 0);
     const double evicted_per_key = std::max(kLeastEvicted, 0.125 + 1 - options.budget.keep);
     // Rows have three bits each, and places in lists of free rows and of rows that move. A key has
     // its part of the index, and of the former one while that is made anew, and of the keys that
-    // went: of their list, and of the log of changes and the keys to hand out on the host.
+    // went: of their list, and on the host of the log of changes, and of keys that wait to be
+    // handed out, whose list has a former part while it grows.
     per_row_ = static_cast<double>(bytes_per_row) + sizeof(int64_t) * (moves ? 3 : 1) +
                (moves ? 0.5 : 0.375);
     const double in_index = 2 * sizeof(uint64_t) * kIndexGrowth / kIndexLoad;
-    const bool is_handed_out = options.budget.hands_out != HandsOut::kNothing;
-    per_key_ = in_index + evicted_per_key * static_cast<double>(evicted + kLogBytes +
-                                                                (is_handed_out ? evicted : 0));
+    per_key_ = in_index + evicted_per_key * static_cast<double>(evicted);
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
     if (has_counts) per_key_ += (1 + kCountsOfCall) * (in_index + kCountBytes);
     on_disk_ = bytes_per_row + sizeof(int64_t) + kStoreKeyBytes;
@@ -57,7 +58,7 @@ class DeviceBudgetBytes {
   // The fewest bytes that have so many keys.
   int64_t BytesFor(int64_t num_keys) const {
     int64_t too_few = 0, enough = 1;
-    while (NumKeys(enough) < num_keys) enough *= 2;
+    while (NumKeys(enough) < num_keys && enough < kMostBytes) enough *= 2;
     while (enough - too_few > 1) {
       const int64_t between = too_few + (enough - too_few) / 2;
       (NumKeys(between) < num_keys ? too_few : enough) = between;
@@ -88,6 +89,7 @@ class DeviceBudgetBytes {
     return options.dim * SizeOf(options.dtype);
   }
 
+  static constexpr int64_t kMostBytes = int64_t{1} << 60;
   static constexpr int64_t kLeastListed = 1 << 14;     // keys that went
   static constexpr double kLeastEvicted = 0.25;        // of all keys
   static constexpr int64_t kLogBytes = 24;             // of a key in a list that doubles

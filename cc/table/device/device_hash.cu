@@ -200,7 +200,10 @@ int64_t DeviceHash::EraseChosen(const Eviction& eviction, int64_t step) {
   const int64_t count = SelectNumbers(flags.data(), num_rows, rows.data(), stream);
   DeviceBuffer<int64_t> keys(count), erased(count);
   RequireCuda(KeysOfRows(Ref(), rows.data(), count, keys.data(), stream));
-  if (eviction.kind != Eviction::Kind::kNone) HandOut(rows.data(), count);
+  if (eviction.kind != Eviction::Kind::kNone) {
+    MakePlaceForEvicted(count);
+    HandOut(rows.data(), count);
+  }
   const int64_t num_erased = EraseKeys(keys.data(), count, erased.data());
   use_.AddExpired(ToHost(expired.data(), 1, stream)[0]);
   return num_erased;

@@ -226,6 +226,7 @@ class DeviceHash : public EmbeddingTable {
   int ScoreSlot() const {
     return options_.budget.first == EvictFirst::kEarliest ? time_slot_ : score_slot_;
   }
+  void MakePlaceForEvicted(int64_t num_keys);
   void HandOut(const int64_t* device_rows, int64_t num_rows);
   // Drops rows that are given, and evicts keys, until both together keep the budget.
   Status FitIntoBudget(KeyedRows* given);

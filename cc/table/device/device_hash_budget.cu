@@ -113,13 +113,18 @@ void DeviceHash::TakeEvicted(KeyedRows* rows) {
   *rows = budget_->handed_out()->Take();
 }
 
-// These keys are about to go. What their erasure needs is allocated before the first is handed out,
-// so that none is handed out twice.
+void DeviceHash::MakePlaceForEvicted(int64_t num_keys) {
+  if (budget_ == nullptr || budget_->handed_out() == nullptr) return;
+  ReadEvicted();  // keys that went before
+  budget_->MakePlaceForEvicted(num_keys);
+}
+
+// These keys are about to go, and there is place for them. What their erasure needs is allocated
+// before the first is handed out, so that none is handed out twice.
 void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   EvictedRows* const handed_out = budget_ == nullptr ? nullptr : budget_->handed_out();
   if (handed_out == nullptr || num_rows == 0) return;
   constexpr int64_t kRowsAtOnce = 1 << 16;
-  ReadEvicted();  // keys that went before
   const bool has_rows = options_.budget.hands_out == HandsOut::kRows;
   const cudaStream_t stream = streams_.own();
   const int64_t at_once = std::min(kRowsAtOnce, num_rows);
@@ -128,7 +133,6 @@ void DeviceHash::HandOut(const int64_t* device_rows, int64_t num_rows) {
   if (snapshot_ != nullptr) {
     Require(snapshot_->MakeSpace(num_rows).In(Named(": no memory for rows that are saved: ")));
   }
-  budget_->MakePlaceForEvicted(num_rows);
   for (int64_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
     const int64_t count = std::min(kRowsAtOnce, num_rows - begin);
     RequireCuda(InfosOfRows(Ref(), device_rows + begin, count, infos.data(), stream));
@@ -295,6 +299,7 @@ Status DeviceHash::EvictLowest(const std::vector<int64_t>& num_to_go, const Kept
   const StreamBuffer<int64_t> device_rows(rows.data(), num_keys, stream);
   const StreamBuffer<int64_t> device_keys(keys.data(), num_keys, stream);
   const StreamBuffer<int64_t> erased(num_keys, stream);
+  MakePlaceForEvicted(num_keys + num_below);
   if (num_below > 0) status = EraseBelow(below);
   if (!status.ok()) return status;
   HandOut(device_rows.data(), num_keys);

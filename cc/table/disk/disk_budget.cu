@@ -80,9 +80,6 @@ Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
 }
 
 Status DiskTieredHash::EraseBelow(const std::vector<int64_t>& keys) {
-  if (budget_->handed_out() != nullptr) {
-    budget_->MakePlaceForEvicted(static_cast<int64_t>(keys.size()));
-  }
   const Status status = disk_->EraseEvicted(keys);
   if (status.ok()) changes_.erased()->insert(changes_.erased()->end(), keys.begin(), keys.end());
   return status;

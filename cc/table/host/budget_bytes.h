@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "table/host/bloom_counters.h"
+#include "table/host/wide_counts.h"
 #include "table/large_pages.h"
 #include "table/lowest_keys.h"
 #include "table/table_options.h"
@@ -18,15 +19,16 @@ class BudgetBytes {
   BudgetBytes(const TableOptions& options, int64_t bytes_per_row, size_t num_slots, bool has_disk)
       : has_disk_(has_disk) {
     const bool has_counts = options.admission.kind == Admission::Kind::kCounter;
-    // Rows that no key has yet, or any more: an eighth. The index: 4 bytes a slot, in parts that
-    // double when 94% are taken; 7 bytes a key on average over the shards. A filter's index:
-    // entries of 16 bytes, in parts that double when 0.4 to 0.7 of them are taken. A row that is
-    // free has its number in a list. While keys are chosen to go, two candidates for each. Rows to
-    // hand out, with 8 bytes more than in the table: an eighth, and those of an eviction; while the
-    // list grows, its former part.
+    // Rows that no key has yet, or any more: an eighth. Counts that do not fit into a row's info.
+    // The index: 4 bytes a slot, in parts that double when 94% are taken; 7 bytes a key on average
+    // over the shards. A filter's index: entries of 16 bytes, in parts that double when 0.4 to 0.7
+    // of them are taken. A row that is free has its number in a list. While keys are chosen to go,
+    // two candidates for each. Rows to hand out, with 8 bytes more than in the table: an eighth,
+    // and those of an eviction; while the list grows, its former part.
     const int64_t handed_out_bytes = bytes_per_row + 8;
-    per_key_ = bytes_per_row * 9 / 8 + kIndexBytes + (has_counts ? kCountBytes : 0) +
-               2 * static_cast<int64_t>(sizeof(int64_t)) + kLogBytes +
+    per_key_ = (bytes_per_row + WideCounts::kMostBytesPerRow) * 9 / 8 + kIndexBytes +
+               (has_counts ? kCountBytes : 0) + 2 * static_cast<int64_t>(sizeof(int64_t)) +
+               kLogBytes +
                (options.budget.hands_out == HandsOut::kNothing
                     ? 0
                     : static_cast<int64_t>((0.25 + 1 - options.budget.keep) * handed_out_bytes)) +

@@ -6,12 +6,12 @@ namespace group_embedding {
 
 Status RowInfos::Grow(int64_t num_rows) {
   std::lock_guard<std::mutex> lock(wide_mutex_);
-  if (wide_memory_ != nullptr) {
-    Status status = wide_memory_->Grow(num_rows * static_cast<int64_t>(sizeof(int64_t)));
-    if (!status.ok()) return status;
+  Status status = wide_counts_.Grow(num_rows);
+  if (status.ok() && wide_memory_ != nullptr) {
+    status = wide_memory_->Grow(num_rows * static_cast<int64_t>(sizeof(int64_t)));
   }
-  usable_rows_ = num_rows;
-  return {};
+  if (status.ok()) usable_rows_ = num_rows;
+  return status;
 }
 
 void RowInfos::Freeze(int64_t begin, int64_t end) {
@@ -25,20 +25,12 @@ void RowInfos::Freeze(int64_t begin, int64_t end) {
   }
 }
 
-int64_t RowInfos::WideCountOf(int64_t row) const {
-  Stripe& stripe = StripeOf(row);
-  std::lock_guard<std::mutex> lock(stripe.mutex);
-  return stripe.counts.at(row);
-}
-
 void RowInfos::SetWideCount(int64_t row, int64_t count) {
-  Stripe& stripe = StripeOf(row);
-  std::lock_guard<std::mutex> lock(stripe.mutex);
   if (count < PackedInfo::kWideCount) {
-    stripe.counts.erase(row);
     infos_[row].count = static_cast<uint16_t>(count);
+    wide_counts_.Erase(row);
   } else {
-    stripe.counts[row] = count;
+    wide_counts_.Set(row, count);
     infos_[row].count = PackedInfo::kWideCount;
   }
 }

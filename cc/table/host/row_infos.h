@@ -5,17 +5,16 @@
 // lock with SetMarks and SetOfBatch.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "core/status.h"
 #include "table/host/packed_info.h"
 #include "table/host/row_clocks.h"
+#include "table/host/wide_counts.h"
 #include "table/keyed_rows.h"
 #include "table/memory.h"
 
@@ -24,13 +23,16 @@ namespace group_embedding {
 class RowInfos {
  public:
   // infos: [max_rows], as far as they are usable; zeros where no row was used.
-  RowInfos(PackedInfo* infos, int64_t max_rows) : infos_(infos), max_rows_(max_rows) {}
+  RowInfos(PackedInfo* infos, int64_t max_rows)
+      : infos_(infos), max_rows_(max_rows), wide_counts_(max_rows) {}
 
   const PackedInfo* data() const { return infos_; }
   // The bytes of a row, with those that are kept elsewhere of all rows.
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(PackedInfo)) + (wide_versions_ == nullptr ? 0 : 8);
   }
+  // Of all rows: those of counts that are kept elsewhere.
+  int64_t bytes_of_counts() const { return wide_counts_.bytes(); }
   // Before rows until `num_rows` are used.
   Status Grow(int64_t num_rows);
 
@@ -39,7 +41,7 @@ class RowInfos {
   // For the row of a key.
   int64_t CountOf(int64_t row) const {
     const uint16_t count = infos_[row].count;
-    return count == PackedInfo::kWideCount ? WideCountOf(row) : count;
+    return count == PackedInfo::kWideCount ? wide_counts_.Of(row) : count;
   }
   int64_t VersionOf(int64_t row) const {
     const uint32_t version = infos_[row].version;
@@ -78,11 +80,6 @@ class RowInfos {
   void SetMarks(std::vector<int64_t> marks) { clocks_.SetMarks(std::move(marks)); }
 
  private:
-  struct Stripe {
-    std::mutex mutex;
-    std::unordered_map<int64_t, int64_t> counts;  // by row
-  };
-
   // While a row's clock is frozen, another thread may train the row.
   uint16_t ClockCode(int64_t row) const {
     return __atomic_load_n(&infos_[row].clock, __ATOMIC_RELAXED);
@@ -108,15 +105,13 @@ class RowInfos {
   }
 
   // The rest is for few rows, or few tables.
-  Stripe& StripeOf(int64_t row) const { return (*stripes_)[row / 4 % stripes_->size()]; }
-  int64_t WideCountOf(int64_t row) const;
   void SetWideCount(int64_t row, int64_t count);
   int64_t* WideVersions();
 
   PackedInfo* const infos_;
   const int64_t max_rows_;
   RowClocks clocks_;
-  const std::unique_ptr<std::array<Stripe, 64>> stripes_{new std::array<Stripe, 64>};
+  WideCounts wide_counts_;
   std::mutex wide_mutex_;  // of what follows, but for reading the pointer
   int64_t usable_rows_ = 0;
   std::unique_ptr<Memory> wide_memory_;

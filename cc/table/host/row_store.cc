@@ -77,11 +77,14 @@ Status RowStore::GrowTo(int64_t num_rows) {
          "evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
 }
 
+// In a control group addresses are given freely, and a process that writes to too many is killed.
+Status RowStore::HasMemoryFor(int64_t bytes) {
+  if (bytes > kLargePage && bytes > FindMemoryLeft().bytes) return "too little memory is left";
+  return {};
+}
+
 Status RowStore::GrowArrays(int64_t num_rows) {
-  // In a control group addresses are given freely, and a process that writes to too many is killed.
-  const int64_t more = (num_rows - usable_rows_) * BytesPerRow();
-  if (more > kLargePage && more > FindMemoryLeft().bytes) return "too little memory is left";
-  Status status;
+  Status status = HasMemoryFor((num_rows - usable_rows_) * BytesPerRow());
   ForArrays([&](Array* array, int64_t bytes) {
     if (status.ok()) status = array->memory->Grow(num_rows * bytes);
   });
@@ -276,12 +279,14 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
   std::lock_guard<std::mutex> lock(mutex_);
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   auto memory = ReserveHostMemory(reserved_rows_ * bytes);
-  Status status = memory->Grow(usable_rows_ * bytes);
+  const int64_t wanted = usable_rows_ * bytes;
+  Status status = HasMemoryFor(wanted);
+  if (status.ok()) status = memory->Grow(wanted);
   if (!status.ok()) {
     const MemoryLeft left = FindMemoryLeft();
     return "table '" + options_.name + "' can have no slot '" + slot.name + "': it wants " +
-           std::to_string(usable_rows_ * bytes) + " bytes for " + std::to_string(usable_rows_) +
-           " rows, and " + std::to_string(left.bytes) + " bytes are left " +
+           std::to_string(wanted) + " bytes for " + std::to_string(usable_rows_) + " rows, and " +
+           std::to_string(left.bytes) + " bytes are left " +
            (left.limit.empty() ? "of the host's memory" : left.limit) + " (" + status.message() +
            "); give the process more memory, or the table fewer keys (max_keys, max_bytes)";
   }

@@ -37,7 +37,7 @@ class RowStore : public GrowingMemory {
   int64_t row_bytes() const { return row_bytes_; }
   int64_t slot_row_bytes(size_t s) const { return slots_[s].width * SizeOf(slots_[s].dtype); }
   int64_t BytesPerRow(const std::vector<SlotOptions>& more = {}) const;
-  int64_t memory_bytes() const { return num_rows() * BytesPerRow(); }
+  int64_t memory_bytes() const { return num_rows() * BytesPerRow() + infos_.bytes_of_counts(); }
 
   char* Row(int64_t row) const { return rows_.data() + row * row_bytes_; }
   char* SlotRow(size_t s, int64_t row) const {
@@ -127,6 +127,7 @@ class RowStore : public GrowingMemory {
   // Under mutex_, until the next blank line.
   void FreeRetired();
   Status GrowTo(int64_t num_rows);
+  static Status HasMemoryFor(int64_t bytes);
   Status GrowArrays(int64_t num_rows);
   Status WhatIsLeft(int64_t more_rows, const Status& status) const;
   // So that any of the rows can be given back without memory for that.

@@ -87,7 +87,7 @@ class Exchange(abc.ABC):
         return self.num_ranks
 
     def use(self) -> ExchangeUse | None:
-        """Counts of this rank's messages; None: the exchange does not count them."""
+        """What this rank has sent, and waited for; None: the exchange does not count it."""
         return None
 
     @property
