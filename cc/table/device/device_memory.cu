@@ -6,6 +6,7 @@
 
 #include "core/device_buffer.h"
 #include "table/device/device_memory.h"
+#include "table/memory_left.h"
 
 namespace group_embedding {
 namespace {
@@ -172,7 +173,10 @@ class MappedMemory : public DeviceMemory {
     const std::string wants =
         "it wants " + std::to_string(more) + " bytes beside " + std::to_string(bytes_);
     if (!on_device) {
-      return wants + " of the host's memory, page-locked (" + driver_.Text(result) + ")";
+      const MemoryLeft left = FindMemoryLeft();
+      return wants + " of the host's memory, page-locked, and " + std::to_string(left.bytes) +
+             " bytes are left " + (left.limit.empty() ? "of it" : left.limit) + " (" +
+             driver_.Text(result) + ")";
     }
     return wants + ", and " + std::to_string(DeviceBytesLeft()) +
            " bytes of the GPU's memory are left (" + driver_.Text(result) + ")";

@@ -17,7 +17,7 @@ def batches():
     return zipf_batches(seed=13, num_batches=NUM_STEPS, size=BATCH, num_keys=400)
 
 
-def train_on_rank():
+def train_on_rank(tiers=("dram",)):
     """{budget_of: ({key: (count, version)} of all ranks, the most keys that this rank had)}."""
     ge.enable_distributed_strategy()
     num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
@@ -25,7 +25,7 @@ def train_on_rank():
     for budget_of in ("all", "rank"):
         table = ge.keyed_table(
             f"budget_of_{budget_of}", 2, initializer=tf.ones_initializer(), max_keys=MAX_KEYS,
-            budget_of=budget_of, evict="least_frequent",
+            budget_of=budget_of, evict="least_frequent", tiers=tiers,
         )  # fmt: skip
         optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)))
         most = 0
@@ -43,20 +43,20 @@ def train_on_rank():
     return found
 
 
-def test_ranks_keep_what_one_rank_keeps(several_ranks):
+def assert_ranks_keep_what_one_rank_keeps(of_ranks):
     oracle = BudgetedDict(max_keys=MAX_KEYS, evict="least_frequent", num_shares=24)
     for step, batch in enumerate(batches()):
         oracle.train(batch.tolist(), step)
-
-    for found in several_ranks.run(train_on_rank):
+    for found in of_ranks:
         kept, _ = found["all"]
         assert len(kept) <= MAX_KEYS
         assert kept == content(oracle.rows)
 
 
-def test_each_rank_has_a_budget(several_ranks):
+def test_ranks_keep_what_one_rank_keeps_and_each_has_a_budget(several_ranks):
     of_ranks = several_ranks.run(train_on_rank)
 
+    assert_ranks_keep_what_one_rank_keeps(of_ranks)
     for found in of_ranks:
         kept, most = found["rank"]
         assert most <= MAX_KEYS
@@ -145,7 +145,15 @@ def train_dicts(dicts, dict_of, num_ranks):
 
 @pytest.mark.parametrize("budget_of", ["all", "rank"])
 @pytest.mark.parametrize(
-    "placement", ["distributed", "distributed:sums", "localized:1", "localized:1:sums"]
+    "placement",
+    [
+        "distributed",
+        "distributed:sums",
+        "distributed:two_levels",
+        "localized:1",
+        "localized:1:sums",
+        "localized:1:two_levels",
+    ],
 )
 def test_a_budget_in_each_placement(two_ranks, placement, budget_of):
     # Given a dict with the budget of all ranks, or one for each rank that has keys

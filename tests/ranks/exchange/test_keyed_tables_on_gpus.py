@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from ranks.exchange import routed_cases as ahead
+from ranks.exchange import test_budgets as budgets
 from ranks.exchange import test_collective_strategy as strategy
 from ranks.exchange import test_keyed_checkpoints as checkpoints
 from ranks.exchange import test_keyed_tables as keyed
@@ -83,6 +84,15 @@ def test_each_gpu_counts_what_it_sends(ranks, request):
                 f'_gpu_sent_bytes_total{{to_rank="{other}",to_host="{found.exchange.hosts[other]}"'
             )
             assert f'{size},rank="{rank}"}} {sent[other]}' in text
+
+
+@with_gpus
+def test_tables_on_gpus_keep_a_budget_of_all_ranks(ranks, request):
+    # Given a budget of all ranks
+    # When ranks with a GPU each train tables in GPU memory
+    of_ranks = request.getfixturevalue(ranks).run(budgets.train_on_rank, ("hbm",), timeout=120)
+    # Then the keys that are left are those of one rank
+    budgets.assert_ranks_keep_what_one_rank_keeps(of_ranks)
 
 
 @with_gpus
