@@ -287,6 +287,9 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
     def set_time(self, seconds: TensorLike) -> Any:
         """Sets the time of the batches that come, in place of the clock's.
 
+        Over several ranks each sets the time of its own rows: give the same on all, or other keys
+        go than on one rank. Without it each rank reads its own clock.
+
         Args:
             seconds: since 1970, a scalar: the time of the events that are trained.
 

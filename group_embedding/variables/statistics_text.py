@@ -58,6 +58,8 @@ def as_scalars(statistics, before=None) -> dict[str, float]:
     if statistics.exchange is not None:
         scalars["exchange/sent_bytes"] = sum(statistics.exchange.sent_bytes)
         scalars["exchange/gpu_sent_bytes"] = sum(statistics.exchange.gpu_sent_bytes)
+        for to, (host, *sizes) in enumerate(_sent_to_ranks(statistics.exchange)):
+            scalars[f"exchange/sent_bytes/{host}/rank{to}"] = sum(sizes)
         scalars["exchange/wait_seconds"] = statistics.exchange.wait_seconds
     return scalars
 
@@ -77,7 +79,7 @@ def as_table(statistics) -> str:
 
 _HEADER = [
     "table", "keys", "of", "bytes", "found", "unique", "hottest", "admitted", "evicted",
-    "no place", "oldest", "waited",
+    "no place", "missed", "oldest", "waited",
 ]  # fmt: skip
 
 
@@ -112,11 +114,15 @@ def _scalars_of(table, before):
         "keys": table.keys,
         "memory_bytes": table.memory_bytes,
         "load_factor": table.load_factor,
+        "looked_up": table.looked_up,
     }
+    if len(table.tiers) > 1:
+        scalars |= {f"bytes/{tier}": size for tier, size in table.bytes_by_tier.items()}
     if "disk" in table.tiers:
         scalars["disk_bytes"] = table.disk_bytes
     if table.max_keys > 0:
         scalars |= {"max_keys": table.max_keys, "without_place": table.without_place}
+        scalars["missed"] = table.missed
     scalars |= {f"evicted/{policy}": count for policy, count in table.evicted.items()}
     scalars |= {f"hit_rate/{tier}": rate for tier, rate in table.hit_rates(before).items()}
     scalars["admitted"] = table.admitted
@@ -146,6 +152,7 @@ def _cells_of(table):
         f"{table.admitted:,}",
         evicted,
         f"{table.without_place:,}",
+        f"{table.missed:,}",
         f"{table.oldest_steps:,} steps" if table.oldest_steps >= 0 else "",
         f"{table.wait_seconds:.3f} s",
     ]

@@ -1,5 +1,4 @@
-"""Tables of keys with a budget, trained by wrapped optimizers: against a dict that sorts its keys,
-and seen from outside the process."""
+"""Tables of keys with a budget, trained by wrapped optimizers: against a dict that sorts its keys."""
 
 import re
 
@@ -141,6 +140,50 @@ def test_the_lowest_scores_go():
     train([100])
 
     assert sorted(found_in(table)) == [0, 5, 6, 7, 8, 100]
+
+
+def test_scores_and_times_are_given_in_a_session():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        # Given a graph's table that evicts by score and by time
+        table = make(
+            max_keys=10, budget_of="rank", keep_share=0.5, evict="score", evict_after_minutes=10
+        )
+        keys, seconds = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.int64, [])
+        (rows,) = ge.lookup([table], [keys])
+        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
+        train = optimizer.minimize(tf.reduce_sum(rows))
+        set_scores = table.set_scores(keys, tf.cast(3 * keys % 10, tf.float32))
+        set_time, evict, export = table.set_time(seconds), table.evict(), table.export()
+        session.run(v1.global_variables_initializer())
+        # When keys are trained, get their scores, and give place to another
+        session.run(set_time, {seconds: 60_000_000})
+        for run in (train, set_scores):
+            session.run(run, {keys: range(10)})
+        session.run(train, {keys: [100]})
+        # Then those with the highest scores are left, until ten minutes have passed
+        assert sorted(session.run(export).keys) == [2, 3, 5, 6, 9, 100]
+        session.run(set_time, {seconds: 60_000_000 + 11 * 60})
+        assert session.run(evict) == 6
+
+
+@pytest.mark.parametrize("tiers", WITH_DISK)
+def test_prefetched_rows_change_nothing_of_what_goes(tiers):
+    # Given two tables with a budget, most of whose rows are below the first tier
+    tables = [
+        make(name, tiers, max_keys=300, budget_of="rank", evict="least_frequent")
+        for name in ("plain", "prefetched")
+    ]
+    trainers = [trainer(table) for table in tables]
+    batches = zipf_batches(seed=17, num_batches=30, size=40, num_keys=900, exponent=0.6)
+    for batch, following in zip(batches, [*batches[1:], batches[0]]):
+        # When both train the same batches, and the rows of one come up a batch ahead
+        for train in trainers:
+            train(batch)
+        ge.route_ids(tables[1:], [tf.constant(following)])
+        # Then the same keys are left
+        assert found_in(tables[0]) == found_in(tables[1])
+    assert int(tables[0].budget_counts().evicted) > 100
 
 
 def test_keys_without_a_place_read_what_they_start_as():

@@ -1,6 +1,16 @@
 """Fixtures of the tests of ranks, which tests/support/session/shared_ranks.py starts."""
 
+import sys
+
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_processes_with_gpus():
+    """Ends the processes that `gpu_processes.run_ranks` keeps for the next test."""
+    yield
+    if "ranks.exchange.gpu_processes" in sys.modules:
+        sys.modules["ranks.exchange.gpu_processes"].close_ranks()
 
 
 @pytest.fixture

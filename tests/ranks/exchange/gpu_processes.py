@@ -47,6 +47,12 @@ def run_ranks(num_ranks, function, *args):
     return ranks.run(function, *args)
 
 
+def close_ranks():
+    while _ranks:
+        _, ranks = _ranks.popitem()
+        ranks.close()
+
+
 class ThreadOfRanks:
     """A rank that is a thread and shares a GPU with others, as functions of ranks take it."""
 

@@ -64,6 +64,53 @@ def test_ranks_keep_what_one_rank_keeps_and_each_has_a_budget(several_ranks):
     assert len(np.unique([len(found["rank"][0]) for found in of_ranks])) == 1
 
 
+def score_of(keys):
+    return keys * 37 % 101
+
+
+def minute_of(step):
+    return 1_000_000 + 7 * step % 5  # of events, which come in any order
+
+
+def train_in_order(evict):
+    """{key: (count, version)} of all ranks, of a table that evicts by what its user gives."""
+    ge.enable_distributed_strategy()
+    num_ranks, rank = exchange.current().num_ranks, exchange.current().rank
+    table = ge.keyed_table(
+        f"in_order_of_{evict}", 2, initializer=tf.ones_initializer(), max_keys=MAX_KEYS,
+        budget_of="all", evict=evict,
+    )  # fmt: skip
+    optimizer = ge.DistributedOptimizer(ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1)))
+    for step, batch in enumerate(batches()):
+        ids = tf.constant(batch[rank::num_ranks])
+        if evict == "earliest":
+            table.set_time(60 * minute_of(step))
+        with tf.GradientTape() as tape:
+            (rows,) = ge.lookup([table], [ids])
+            loss = tf.reduce_sum(rows)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        if evict == "score":
+            table.set_scores(ids, score_of(ids))
+    keys, _, versions, counts = (of.numpy().tolist() for of in table.export(gather=True))
+    return dict(zip(keys, zip(counts, versions)))
+
+
+@pytest.mark.parametrize("evict", ["score", "earliest"])
+def test_ranks_keep_what_one_rank_keeps_by_given_scores_or_times(several_ranks, evict):
+    # Given a dict of all keys, and each batch's scores or time
+    oracle = BudgetedDict(max_keys=MAX_KEYS, evict=evict, num_shares=24)
+    for step, batch in enumerate(batches()):
+        oracle.minute = minute_of(step)
+        oracle.train(batch.tolist(), step)
+        for key in set(batch.tolist()) & oracle.rows.keys():
+            oracle.rows[key].score = score_of(key)
+    # When each rank gives scores of its own ids, or the time of the batch
+    # Then all ranks together keep the dict's keys
+    for kept in several_ranks.run(train_in_order, evict):
+        assert kept == content(oracle.rows)
+    assert len(oracle.evicted) > 20
+
+
 def hand_out_on_rank(folder):
     """The keys of this rank's rows, in the end."""
     ge.enable_distributed_strategy()
