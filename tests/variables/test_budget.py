@@ -1,4 +1,4 @@
-"""Tables of keys with a budget, trained by wrapped optimizers: against a dict that sorts its keys."""
+"""Tables of keys with a budget, trained by wrapped optimizers: against a dict that sorts keys."""
 
 import re
 
