@@ -3,8 +3,10 @@
 #include "table/host/row_index.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <random>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "table/host/host_table.h"
 #include "table/host/row_clocks.h"
 #include "table/host/row_infos.h"
+#include "table/host/wide_counts.h"
 
 namespace group_embedding {
 namespace {
@@ -212,6 +215,35 @@ TEST(LargeCountsAndVersionsAreExact) {
   CHECK_EQ(infos.IsKeys(3), false);
   CHECK_EQ(infos.IsKeys(0), false);
   CHECK_EQ(infos.Info(3).count, -1);
+}
+
+TEST(LargeCountsOfManyRowsAreExactWhileRowsGrow) {
+  constexpr int64_t kRows = 60000, kFirst = kRows / 2, kFew = 100, kThreads = 3;
+  WideCounts counts(kRows);
+  CHECK_OK(counts.Grow(kFirst));
+  const auto count_of = [](int64_t row) { return 70000 + row * row; };
+  for (int64_t row = 0; row < kFew; ++row) counts.Set(row, count_of(row));
+  CHECK_EQ(counts.bytes() < 64 * kFew, true);  // in a map
+
+  std::atomic<int64_t> num_wrong{0};
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t row = t; row < kFirst; row += kThreads) {
+        counts.Set(row, row);
+        if (row % 5 == 0) counts.Erase(row);
+        counts.Set(row, count_of(row));
+        num_wrong += counts.Of(row) != count_of(row);
+      }
+    });
+  }
+  CHECK_OK(counts.Grow(kRows));
+  for (std::thread& thread : threads) thread.join();
+  for (int64_t row = kFirst; row < kRows; ++row) counts.Set(row, count_of(row));
+
+  CHECK_EQ(num_wrong.load(), 0);
+  CHECK_EQ(counts.bytes(), 8 * kRows);  // in an array
+  for (int64_t row = 0; row < kRows; ++row) CHECK_EQ(counts.Of(row), count_of(row));
 }
 
 void Train(EmbeddingTable* table, std::vector<int64_t> keys) {
