@@ -11,7 +11,7 @@ using HashOfKey = uint64_t (*)(int64_t key);
 struct PackedInfo {
   int64_t key;
   uint32_t version;  // + 1; kWideVersion: in another array
-  uint16_t count;    // kWideCount: in a map
+  uint16_t count;    // kWideCount: in WideCounts
   uint16_t clock;    // RowClocks; kNoKey: the row belongs to no key
 
   static constexpr uint32_t kWideVersion = UINT32_MAX;

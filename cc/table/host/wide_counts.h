@@ -43,7 +43,7 @@ class WideCounts {
   void MoveToArray();
 
   const int64_t max_rows_;
-  const std::unique_ptr<std::array<Stripe, 64>> stripes_{new std::array<Stripe, 64>};
+  const std::unique_ptr<std::array<Stripe, 32>> stripes_{new std::array<Stripe, 32>};
   int64_t* array_ = nullptr;  // [usable_rows_]; null: the stripes have the counts. It changes under
                               // the locks of all stripes
   std::atomic<int64_t> num_in_map_{0}, usable_rows_{0};
