@@ -79,7 +79,7 @@ class DeviceBudgetBytes {
   }
 
  private:
-  // Of a key that went, in its list.
+  // What a key that went takes in its list.
   static int64_t EvictedBytes(const Budget& budget, int64_t row_bytes) {
     return static_cast<int64_t>(sizeof(int64_t)) *
                (budget.hands_out == HandsOut::kNothing ? 1 : 3) +

@@ -31,7 +31,7 @@ class RowInfos {
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(PackedInfo)) + (wide_versions_ == nullptr ? 0 : 8);
   }
-  // Of all rows: those of counts that are kept elsewhere.
+  // The bytes of all counts that are kept elsewhere.
   int64_t bytes_of_counts() const { return wide_counts_.bytes(); }
   // Before rows until `num_rows` are used.
   Status Grow(int64_t num_rows);

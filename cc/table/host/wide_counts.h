@@ -18,7 +18,7 @@ namespace group_embedding {
 
 class WideCounts {
  public:
-  // Of a row, at most: of the array, and of the map that it replaces.
+  // The most that a row takes: in the array, and in the map that it replaces.
   static constexpr int64_t kMostBytesPerRow = 12;
 
   explicit WideCounts(int64_t max_rows) : max_rows_(max_rows) {}

@@ -87,7 +87,7 @@ class Exchange(abc.ABC):
         return self.num_ranks
 
     def use(self) -> ExchangeUse | None:
-        """What this rank has sent, and waited for; None: the exchange does not count it."""
+        """Counts of bytes sent, and of time waited, by this rank; None: the exchange has none."""
         return None
 
     @property
