@@ -76,6 +76,29 @@ def test_input_layer_trains_as_with_identity_columns(make_columns, scope):
     np.testing.assert_allclose(ours, stock, rtol=1e-6, atol=1e-6)
 
 
+def test_the_table_of_a_column_keeps_a_budget():
+    with tf.Graph().as_default(), v1.Session() as session:
+        # Given a column whose table has space for ten keys
+        options = ge.KeyedOptions(max_keys=10, budget_of="rank")
+        with ge.group_embedding_column_scope():
+            users = ge.categorical_column_with_embedding("user", tf.int64, ev_option=options)
+            column = fc.embedding_column(users, DIM, initializer=tf.ones_initializer())
+        ids = v1.placeholder(tf.int64, [4, 1])
+        output = v1.feature_column.input_layer({"user": ids}, [column])
+        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
+        step = v1.train.get_or_create_global_step()
+        train = optimizer.minimize(tf.reduce_sum(output), global_step=step)
+        (table,) = v1.trainable_variables()
+        keys, counts = table.export().keys, table.budget_counts()
+        session.run(v1.global_variables_initializer())
+        # When it is trained with twenty keys
+        for first in range(0, 20, 4):
+            session.run(train, {ids: np.arange(4)[:, None] + first})
+        # Then ten are there, the last eight among them
+        kept = set(session.run(keys).tolist())
+        assert len(kept) == session.run(counts).evicted == 10 and kept >= set(range(12, 20))
+
+
 def test_keyed_and_plain_columns_are_looked_up_by_one_op():
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):  # where keyed tables are
         with ge.group_embedding_column_scope():
