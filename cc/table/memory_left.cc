@@ -12,19 +12,18 @@
 namespace group_embedding {
 namespace {
 
-// What the control groups of a kernel call their files, and which of its counters is of cached
-// pages of files, which can be reclaimed.
+// What the control groups of a kernel call their files, and what its counters of a group and all
+// below it begin with.
 struct GroupFiles {
   const char* controllers;  // in /proc/self/cgroup, that of memory among them
   const char* folder;
   const char* most;
   const char* used;
-  const char* cached;
+  const char* counters;
 };
 constexpr GroupFiles kFirst = {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-                               "memory.usage_in_bytes", "total_inactive_file"};
-constexpr GroupFiles kSecond = {"", "/sys/fs/cgroup", "memory.max", "memory.current",
-                                "inactive_file"};
+                               "memory.usage_in_bytes", "total_"};
+constexpr GroupFiles kSecond = {"", "/sys/fs/cgroup", "memory.max", "memory.current", ""};
 
 // The number that a file begins with; -1: there is none, as where it says "max".
 int64_t NumberIn(const std::string& path) {
@@ -41,14 +40,16 @@ int64_t AddressesLeft() {
   return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - used);
 }
 
-// The value of `name` in a control group's memory.stat.
-int64_t StatOf(const std::string& folder, const std::string& name) {
+// The bytes of cached pages of files, which count as used: the kernel reclaims them before it ends
+// a process.
+int64_t CachedBytes(const std::string& folder, const std::string& counters) {
   std::ifstream file(folder + "memory.stat");
   std::string word;
+  int64_t cached = 0;
   for (int64_t value; file >> word >> value;) {
-    if (word == name) return value;
+    if (word == counters + "inactive_file" || word == counters + "active_file") cached += value;
   }
-  return 0;
+  return cached;
 }
 
 // The path of the process's group, of lines like 4:cpu,memory:/path; nothing if there is none.
@@ -71,7 +72,7 @@ int64_t LeftOfGroups(const std::string& root, const GroupFiles& files) {
     const std::string folder = root + files.folder + (path == "/" ? "" : path) + "/";
     const int64_t most = NumberIn(folder + files.most), used = NumberIn(folder + files.used);
     if (most >= 0 && used >= 0) {
-      const int64_t here = std::max<int64_t>(0, most - used + StatOf(folder, files.cached));
+      const int64_t here = std::max<int64_t>(0, most - used + CachedBytes(folder, files.counters));
       left = left < 0 ? here : std::min(left, here);
     }
     if (path.empty() || path == "/") return left;

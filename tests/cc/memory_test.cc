@@ -99,7 +99,8 @@ TEST(TheLeastOfAllGroupsOfTheFirstKindIsLeft) {
   kernel.Write(groups + "/job/rank/memory.usage_in_bytes", "1000000");
   kernel.Write(groups + "/job/memory.limit_in_bytes", "5000000");
   kernel.Write(groups + "/job/memory.usage_in_bytes", "3000000");
-  kernel.Write(groups + "/job/memory.stat", "cache 7\ntotal_inactive_file 500000\n");
+  kernel.Write(groups + "/job/memory.stat",
+               "cache 7\ntotal_inactive_file 400000\ntotal_active_file 100000\n");
   kernel.Write(groups + "/memory.limit_in_bytes", "9223372036854771712");
   kernel.Write(groups + "/memory.usage_in_bytes", "4000000");
 
@@ -119,12 +120,13 @@ TEST(TheLeastOfAllGroupsOfTheSecondKindIsLeft) {
   kernel.Write("/sys/fs/cgroup/job/memory.current", "1000000\n");
   kernel.Write("/sys/fs/cgroup/memory.max", "4000000\n");
   kernel.Write("/sys/fs/cgroup/memory.current", "1000000\n");
+  kernel.Write("/sys/fs/cgroup/memory.stat", "file 9\ninactive_file 200000\nactive_file 300000\n");
 
   // When memory is looked for
   const MemoryLeft left = FindMemoryLeft(kernel.root());
 
   // Then that is what the container's limit leaves
-  CHECK_EQ(left.bytes, 3000000);
+  CHECK_EQ(left.bytes, 3500000);
   CHECK_TRUE(left.limit.find("memory.max") != std::string::npos);
 }
 
