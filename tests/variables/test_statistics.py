@@ -301,8 +301,8 @@ def test_the_age_of_the_coldest_of_many_keys(tiers):
     assert ages == [0, 1, 2, 3, 0, 1]
 
 
-@in_tiers("dram", "hbm")
-def test_how_ids_repeat_by_samples(tiers):
+@in_tiers("dram", "dram+disk", "hbm")
+def test_how_ids_repeat_by_samples(tiers, tmp_path):
     # Given two tables with batches of their own: of 1,000 ids, a third of which are one key, and of
     # 800 ids of 30 keys, some of which are keys of the other table, too
     random = np.random.default_rng(SEED)
@@ -310,7 +310,13 @@ def test_how_ids_repeat_by_samples(tiers):
         random.permutation(np.r_[np.full(333, 7), random.integers(100, 600, 667)]),
         random.integers(90, 120, 800),
     ]
-    tables = [ge.keyed_table(name, 4, tiers=tiers) for name in ("repeated", "few")]
+    on_disk = {"tier_bytes": [600 * 32], "disk_folder": str(tmp_path)} if "disk" in tiers else {}
+    tables = [ge.keyed_table(name, 4, tiers=tiers, **on_disk) for name in ("repeated", "few")]
+    if on_disk:
+        for table, of_table in zip(tables, ids):  # which have rows, on disk after those of others
+            train = trainer(table)
+            for keys in (np.unique(of_table), *np.split(np.arange(1000, 3000), 5)):
+                train(keys)
 
     # When they were looked up together often enough for samples of all parts of the tables
     for _ in range(2048 if "hbm" in tiers else 512):
