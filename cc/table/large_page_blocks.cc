@@ -10,8 +10,7 @@ namespace group_embedding {
 namespace {
 
 char* NewPageOrNull() {
-  // A control group gives addresses freely, and kills a process that writes to too many.
-  if (FindMemoryLeft().bytes < kLargePage) return nullptr;
+  if (!HasMemoryFor(kLargePage)) return nullptr;
   char* page = MapLargePages(kLargePage, PROT_READ | PROT_WRITE);
   if (page != nullptr) TouchLargePages(page, kLargePage);  // before threads share it
   return page;

@@ -93,9 +93,15 @@ MemoryLeft FindMemoryLeft(const std::string& root) {
   for (const GroupFiles& files : {kFirst, kSecond}) {
     const int64_t group = LeftOfGroups(root, files);
     if (group < 0 || group >= left.bytes) continue;
-    left = {group, std::string("of the limit of the control group (raise its ") + files.most + ")"};
+    left = {group, std::string("of the limit of the control group (raise its ") + files.most + ")",
+            /*is_of_group=*/true};
   }
   return left;
+}
+
+bool HasMemoryFor(int64_t bytes, const MemoryLeft& left) {
+  constexpr int64_t kForOthers = int64_t{32} << 20;
+  return bytes <= left.bytes - (left.is_of_group ? kForOthers : 0);
 }
 
 }  // namespace group_embedding

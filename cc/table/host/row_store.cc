@@ -11,6 +11,9 @@
 namespace group_embedding {
 namespace {
 
+constexpr int64_t kAheadInGroup = 2 * kLargePage;
+constexpr char kTooLittle[] = "too little memory is left";
+
 // values[0, count) = value, in the type that `dtype` names.
 void Fill(float value, DataType dtype, int64_t count, void* values) {
   ForDataType(dtype, [&](auto* type) {
@@ -64,7 +67,11 @@ Status RowStore::GrowTo(int64_t num_rows) {
              " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
              " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
   } else {
-    status = GrowArrays(std::min(max_rows, std::max(num_rows + 1024, usable_rows_ / 4 * 5)));
+    // In a control group memory may be gone once usable rows are written to, so few are ahead.
+    const bool in_group = FindMemoryLeft().is_of_group;
+    const int64_t quarter = usable_rows_ / 4,
+                  ahead = in_group ? std::min(quarter, kAheadInGroup / BytesPerRow()) : quarter;
+    status = GrowArrays(std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + ahead)));
     // Where so many more do not fit, those that are needed may.
     if (!status.ok()) status = GrowArrays(num_rows);
     if (!status.ok()) status = WhatIsLeft(num_rows - usable_rows_, status);
@@ -77,14 +84,10 @@ Status RowStore::GrowTo(int64_t num_rows) {
          "evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
 }
 
-// In a control group addresses are given freely, and a process that writes to too many is killed.
-Status RowStore::HasMemoryFor(int64_t bytes) {
-  if (bytes > kLargePage && bytes > FindMemoryLeft().bytes) return "too little memory is left";
-  return {};
-}
-
 Status RowStore::GrowArrays(int64_t num_rows) {
-  Status status = HasMemoryFor((num_rows - usable_rows_) * BytesPerRow());
+  const int64_t more = (num_rows - usable_rows_) * BytesPerRow();
+  if (num_rows * BytesPerRow() > kLargePage && !HasMemoryFor(more)) return kTooLittle;
+  Status status;
   ForArrays([&](Array* array, int64_t bytes) {
     if (status.ok()) status = array->memory->Grow(num_rows * bytes);
   });
@@ -280,7 +283,8 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
   const int64_t bytes = slot.width * SizeOf(slot.dtype);
   auto memory = ReserveHostMemory(reserved_rows_ * bytes);
   const int64_t wanted = usable_rows_ * bytes;
-  Status status = HasMemoryFor(wanted);
+  Status status;
+  if (wanted > kLargePage && !HasMemoryFor(wanted)) status = kTooLittle;
   if (status.ok()) status = memory->Grow(wanted);
   if (!status.ok()) {
     const MemoryLeft left = FindMemoryLeft();

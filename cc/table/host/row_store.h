@@ -127,7 +127,6 @@ class RowStore : public GrowingMemory {
   // Under mutex_, until the next blank line.
   void FreeRetired();
   Status GrowTo(int64_t num_rows);
-  static Status HasMemoryFor(int64_t bytes);
   Status GrowArrays(int64_t num_rows);
   Status WhatIsLeft(int64_t more_rows, const Status& status) const;
   // So that any of the rows can be given back without memory for that.
