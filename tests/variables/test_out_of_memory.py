@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.session.tiers import by_day
@@ -188,3 +189,75 @@ def test_a_table_under_a_limit_uses_it_and_says_what_it_lacks(tmp_path):
     assert "it wants" in error and "bytes are left" in error and "RLIMIT_AS" in error
     assert float(share) > 0.5  # rows and slots; indexes, batches and threads have the rest
     assert whole == "whole"
+
+
+# Two tables take new keys until no memory is left to them. Arguments: a control group, a folder.
+IN_GROUP = """
+import os, sys
+import numpy as np, tensorflow as tf
+import group_embedding as ge
+
+group, folder = sys.argv[1:]
+tables = [
+    ge.keyed_table(name, 16, initializer=tf.ones_initializer(), num_initial_rows=1)
+    for name in ("user", "item")]
+optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.5))
+
+def train(keys):
+    with tf.GradientTape() as tape:
+        rows = ge.lookup(tables, [tf.constant(keys)] * 2)
+        loss = tf.add_n([tf.reduce_sum(of) for of in rows])
+    optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+    return [of.numpy() for of in rows]
+
+train(np.arange(10_000))
+with open(group + "/cgroup.procs", "w") as file:
+    file.write(str(os.getpid()))
+try:
+    for step in range(1, 1000):
+        train(np.arange(10_000) + 10_000 * step)
+except tf.errors.ResourceExhaustedError as error:
+    print(str(error))
+before, after = train(np.arange(10_000)), train(np.arange(10_000))
+assert all((one > other).all() for one, other in zip(before, after))
+path = tf.train.Checkpoint(tables=tables).save(folder + "/save")
+print("saved", *[int(table.total_count()) for table in tables], flush=True)
+"""
+MEGABYTES = 200  # of the control group
+GROUPS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
+
+
+@pytest.fixture
+def group():
+    """The folder of a control group that may take MEGABYTES."""
+    for folder, limit in GROUPS.items():
+        path = Path(folder) / f"group_embedding_{os.getpid()}"
+        try:
+            path.mkdir()
+        except OSError:
+            continue
+        try:
+            if (path / limit).exists():
+                (path / limit).write_text(str(MEGABYTES << 20))
+                yield path
+                return
+        except OSError:
+            continue
+        finally:
+            path.rmdir()
+    pytest.skip("no control group of memory can be made here")
+
+
+def test_the_kernel_ends_no_process_whose_control_group_has_no_memory_for_a_table(group, tmp_path):
+    # Given a process in a control group
+    command = [sys.executable, "-c", IN_GROUP, str(group), str(tmp_path)]
+
+    # When two tables of it take keys until one has no memory for more
+    run = subprocess.run(command, capture_output=True, text=True)
+
+    # Then an error says so, and both train the keys that they have, and are saved
+    assert run.returncode == 0, run.stderr[-2000:]
+    error, saved = run.stdout.strip().splitlines()[-2:]
+    assert "of the limit of the control group (raise its memory." in error, error
+    word, *counts = saved.split()
+    assert word == "saved" and min(map(int, counts)) > 100_000
