@@ -100,7 +100,7 @@ MemoryLeft FindMemoryLeft(const std::string& root) {
 }
 
 bool HasMemoryFor(int64_t bytes, const MemoryLeft& left) {
-  constexpr int64_t kForOthers = int64_t{32} << 20;
+  constexpr int64_t kForOthers = int64_t{64} << 20;
   return bytes <= left.bytes - (left.is_of_group ? kForOthers : 0);
 }
 
