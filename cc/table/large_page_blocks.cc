@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "table/memory_left.h"
+#include "table/no_memory.h"
 
 namespace group_embedding {
 namespace {
@@ -18,7 +19,7 @@ char* NewPageOrNull() {
 
 char* NewPage() {
   char* page = NewPageOrNull();
-  if (page == nullptr) throw std::bad_alloc();
+  if (page == nullptr) throw NoMemory(kLargePage);
   return page;
 }
 

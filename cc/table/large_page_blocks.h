@@ -24,7 +24,7 @@ class LargePageBlocks : public GrowingMemory {
   static LargePageBlocks& Shared();
 
   // `bytes`: a power of two, at least kLeastBytes and less than a large page. The content is left
-  // over from former owners. Throws std::bad_alloc.
+  // over from former owners. Throws NoMemory.
   char* Take(int64_t bytes);
   void Return(char* block, int64_t bytes);
   bool TouchNextPage() override;

@@ -2,25 +2,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "table/no_memory.h"
+
 namespace group_embedding {
 namespace {
 
-using Locators = std::vector<std::unique_ptr<RowLocator>>;
+// One table's share of the call. It tells its errors of memory as the table's.
+class TableShare {
+ public:
+  TableShare(HostTable* table, std::vector<KeysToLocate> requests, Access access, int64_t step)
+      : options_(table->options()), locator_(table->Locate(std::move(requests), access, step)) {}
+
+  const RowLocator& locator() const { return *locator_; }
+  bool HasStep(int step) const { return step < locator_->num_steps(); }
+  Status BeginStep(int step, const ParallelFor& parallel_for) {
+    return CatchNoMemory(options_, [&] { return locator_->BeginStep(step, parallel_for); });
+  }
+  Status RunTask(int step, int64_t task) {
+    return CatchNoMemory(options_, [&] { return locator_->RunTask(step, task); });
+  }
+  void End() { locator_->End(); }
+
+ private:
+  const TableOptions& options_;
+  const std::unique_ptr<RowLocator> locator_;
+};
 
 // Runs the tasks of a step of those tables that have it. Returns the error of one that failed.
-Status RunStep(const Locators& locators, int step, const ParallelFor& parallel_for) {
-  std::vector<RowLocator*> having;
+Status RunStep(std::deque<TableShare>* shares, int step, const ParallelFor& parallel_for) {
+  std::vector<TableShare*> having;
   std::vector<int64_t> begins = {0};  // of each table's tasks among all
   int64_t cost = 0;
-  for (const auto& locator : locators) {
-    if (step >= locator->num_steps()) continue;
-    having.push_back(locator.get());
-    begins.push_back(begins.back() + locator->num_tasks(step));
-    cost += locator->cost(step);
+  for (TableShare& share : *shares) {
+    if (!share.HasStep(step)) continue;
+    having.push_back(&share);
+    begins.push_back(begins.back() + share.locator().num_tasks(step));
+    cost += share.locator().cost(step);
   }
   std::mutex mutex;
   Status status;
@@ -43,22 +65,22 @@ Status LocateRowsCpu(const KeysToLocate* requests, int64_t num_requests, Access 
                      int64_t step, const ParallelFor& parallel_for) {
   std::map<HostTable*, std::vector<KeysToLocate>> of_table;  // in the order that all calls share
   for (int64_t r = 0; r < num_requests; ++r) of_table[requests[r].table].push_back(requests[r]);
-  Locators locators;
+  std::deque<TableShare> shares;
   int num_steps = 0;
   for (auto& [table, keys] : of_table) {
-    locators.push_back(table->Locate(std::move(keys), access, step));
-    num_steps = std::max(num_steps, locators.back()->num_steps());
+    shares.emplace_back(table, std::move(keys), access, step);
+    num_steps = std::max(num_steps, shares.back().locator().num_steps());
   }
   for (int s = 0; s < num_steps; ++s) {
-    for (const auto& locator : locators) {
-      if (s >= locator->num_steps()) continue;
-      Status status = locator->BeginStep(s, parallel_for);
+    for (TableShare& share : shares) {
+      if (!share.HasStep(s)) continue;
+      Status status = share.BeginStep(s, parallel_for);
       if (!status.ok()) return status;
     }
-    Status status = RunStep(locators, s, parallel_for);
+    Status status = RunStep(&shares, s, parallel_for);
     if (!status.ok()) return status;
   }
-  for (const auto& locator : locators) locator->End();
+  for (TableShare& share : shares) share.End();
   return {};
 }
 

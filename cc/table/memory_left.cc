@@ -82,6 +82,11 @@ int64_t LeftOfGroups(const std::string& root, const GroupFiles& files) {
 
 }  // namespace
 
+std::string MemoryLeft::InWords() const {
+  return std::to_string(bytes) + " bytes are left " +
+         (limit.empty() ? "of the host's memory" : limit);
+}
+
 bool AddressesAreLimited() { return AddressesLeft() >= 0; }
 
 MemoryLeft FindMemoryLeft(const std::string& root) {

@@ -10,6 +10,9 @@ struct MemoryLeft {
   int64_t bytes;
   std::string limit;  // what sets it, and how to raise it, in words; empty: the host's memory
   bool is_of_group = false;  // it is of a control group, where pages count once they are written to
+
+  // "100 bytes are left of the host's memory".
+  std::string InWords() const;
 };
 
 // Whether the process's address space is limited (RLIMIT_AS).

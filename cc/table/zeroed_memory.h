@@ -7,17 +7,17 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "table/large_page_blocks.h"
+#include "table/no_memory.h"
 
 namespace group_embedding {
 
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;
-  // At least `bytes`: the next power of two, or whole large pages. Throws std::bad_alloc.
+  // At least `bytes`: the next power of two, or whole large pages. Throws NoMemory.
   explicit ZeroedMemory(int64_t bytes) {
     bytes_ = bytes < kLargePage ? kCacheLine : RoundUpToLargePages(bytes);
     while (bytes_ < bytes) bytes_ *= 2;
@@ -29,7 +29,7 @@ class ZeroedMemory {
     } else {
       data_ = MapLargePages(bytes_, PROT_READ | PROT_WRITE);
     }
-    if (data_ == nullptr) throw std::bad_alloc();
+    if (data_ == nullptr) throw NoMemory(bytes);
   }
   ZeroedMemory(ZeroedMemory&& other) noexcept { *this = std::move(other); }
   ZeroedMemory& operator=(ZeroedMemory&& other) noexcept {

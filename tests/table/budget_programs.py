@@ -16,9 +16,9 @@ import tempfile
 import time
 
 import numpy as np
-from support.oracles.budget import BudgetedDict, Row, content
+from support.oracles.budget import BudgetedDict, FilteredDict, Row, content
 from table import storages
-from table.steps import core, has_row, located, restore, start_of
+from table.steps import core, counted_of, has_row, located, restore, start_of
 
 DIM = 2
 POLICIES = {
@@ -35,6 +35,21 @@ EXPIRIES = [
     {"l2_weight": 0.6},
     {"steps_to_live": 20, "minutes_to_live": 25, "l2_weight": 0.3},
 ]
+# How often a program has each filter, what it asks of keys, and what else a table must know of it.
+# No two keys share all counters of the Bloom filter.
+FILTERS = {"all": 0.4, "counter": 0.2, "bloom": 0.2, "chance": 0.2}
+ASKED = {
+    "all": {},
+    "counter": {"min_count": 2},
+    "bloom": {"min_count": 3},
+    "chance": {"probability": 0.5},
+}
+OF_TABLE = {
+    "all": {},
+    "counter": {"admission": "counter"},
+    "bloom": {"admission": "bloom", "num_counters": 2**18, "num_hashes": 4, "counter_bytes": 2},
+    "chance": {"admission": "counter"},
+}
 NUM_SHARES, MAX_KEYS = 6, 90
 PUBLISHER = 7  # a follower of changes
 NUM_CALLS = 80  # of a program
@@ -82,6 +97,7 @@ class Program:
         }  # fmt: skip
         self.expiry = EXPIRIES[self.random.integers(len(EXPIRIES))]
         self.distribution = str(self.random.choice(list(STARTS)))
+        self.filter = str(self.random.choice(list(FILTERS), p=list(FILTERS.values())))
         self.step, self.minute, self.next_new = 0, 1000, 10**6
         self.saved = None
         self.start(num_ranks)
@@ -94,6 +110,7 @@ class Program:
                 DIM, rows_in_memory=64, keeps_time=True, num_threads=num_threads,
                 budget=core.Budget(hands_out="rows", rank=r, num_ranks=num_ranks, **self.budget),
                 distribution=self.distribution, **STARTS[self.distribution],
+                **ASKED[self.filter], **OF_TABLE[self.filter],
             )
             for r in range(num_ranks)
         ]  # fmt: skip
@@ -102,7 +119,12 @@ class Program:
         def start(key):
             return tuple(starts_in(distribution, [key])[0].tolist())
 
-        self.oracle = BudgetedDict(start=start, **self.budget)
+        if self.filter == "all":
+            self.oracle = BudgetedDict(start=start, **self.budget)
+        else:
+            self.oracle = FilteredDict(
+                is_bloom=self.filter == "bloom", start=start, **ASKED[self.filter], **self.budget
+            )
         self.published = {}
         self.num_missed = 0
         self.set_time()
@@ -139,33 +161,37 @@ class Program:
         batch = self.keys(40)
         self.minute += int(self.random.integers(0, 3))
         self.set_time()
-        without = self.oracle.train(batch, self.step)
+        self.oracle.train(batch, self.step)
         value = float(self.random.integers(-3, 4)) if self.random.random() < 0.5 else None
         for table, places in self.by_rank(batch):
             own = np.array(batch)[places]
             with located(table, own, train=True, step=self.step) as rows:
                 has_place = has_row(table, own)
-                assert set(own[~has_place].tolist()) == without.intersection(own.tolist())
+                without = {key for key in own.tolist() if key not in self.oracle.rows}
+                assert set(own[~has_place].tolist()) == without
                 self.check_rows_of_no_key(table, own[~has_place], rows[~has_place])
                 if value is not None:
                     written = rows[rows >= table.first_row]  # lent ones, too
                     table.before_write(written)
                     table.rows[written] = value
-        for key in set(batch) - without if value is not None else ():
+        for key in set(batch).intersection(self.oracle.rows) if value is not None else ():
             self.oracle.rows[key].values = (value,) * DIM
         self.step += 1
 
     def check_rows_of_no_key(self, table, keys, rows):
         """Keys without a place read what they start as. Without a matrix these are rows that are
-        lent to them; where none is left, they read zeros."""
-        if self.distribution == "matrix":
+        lent to them; where none is left, they read zeros, as with a filter."""
+        if self.filter != "all":
+            assert (rows < table.first_row).all()
+            is_lent = np.zeros(len(keys), bool)
+        elif self.distribution == "matrix":
             assert (rows < table.first_row).all()
             is_lent = np.ones(len(keys), bool)
         else:
             is_lent = rows >= table.first_row
             lent = dict(zip(keys[is_lent].tolist(), rows[is_lent].tolist()))
             assert len(set(lent.values())) == len(lent)
-            assert (table.rows[rows[~is_lent]] == 0).all()
+        assert (table.rows[rows[~is_lent]] == 0).all()
         np.testing.assert_array_equal(
             table.rows[rows[is_lent]], starts_in(self.distribution, keys[is_lent])
         )
@@ -189,8 +215,7 @@ class Program:
         keys = self.keys(10)
         for table, places in self.by_rank(keys):
             table.erase(np.array(keys)[places])
-        for key in keys:
-            self.oracle.rows.pop(key, None)
+        self.oracle.erase(keys)
 
     def set_scores(self):
         if self.budget["evict"] != "score":
@@ -219,7 +244,7 @@ class Program:
         """Expires keys, and saves the tables as they are at this instant."""
         save_id, files = self.random.integers(2**40), []
         snapshots = self.snapshots(changes_only)
-        rows = copy.deepcopy(self.oracle.rows)
+        state = copy.deepcopy((self.oracle.rows, self.oracle.counts))
         if self.random.random() < 0.3:
             self.train()
         for r, snapshot in enumerate(snapshots):
@@ -231,7 +256,7 @@ class Program:
             snapshot.keep()
         snapshots.clear()
         full = self.saved[0][: len(files)] if changes_only else []
-        self.saved = [*full, *files], rows
+        self.saved = [*full, *files], state
 
     def fail_to_save(self):
         """The keys have expired all the same."""
@@ -249,11 +274,11 @@ class Program:
     def restore(self):
         if self.saved is None:
             return
-        files, rows = self.saved
+        files, state = self.saved
         self.start(num_ranks=int(self.random.integers(1, 4)))
         for rank, table in enumerate(self.tables):
             restore(table, files, index=rank, count=len(self.tables))
-        self.oracle.rows = copy.deepcopy(rows)
+        self.oracle.rows, self.oracle.counts = state
         self.saved = None
 
     def publish(self):
@@ -278,12 +303,14 @@ class Program:
         self.oracle.handed_out.clear()
 
     def check(self):
-        found = {}
+        found, counted = {}, {}
         for table in self.tables:
             snapshot = table.snapshot()
+            counted |= counted_of(snapshot)
             found |= {key: (count, version) for key, count, version, _ in read_all(snapshot)}
             del snapshot
         assert found == content(self.oracle.rows)
+        assert self.filter == "bloom" or counted == self.oracle.counts
         counts = [table.budget_counts() for table in self.tables]
         assert sum(table.num_keys for table in self.tables) == len(found) <= MAX_KEYS
         assert sum(c["max_keys"] for c in counts) == MAX_KEYS

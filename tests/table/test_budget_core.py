@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from support.cases.core_cases import from_storage, to_storage
-from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
+from support.oracles.budget import BudgetedDict, FilteredDict, content, mix_bits, zipf_batches
 from table import storages
 from table.budget_programs import DIM
 from table.budget_programs import POLICIES as OF_PROGRAMS
-from table.steps import core, has_row, located, restore, start_of
+from table.steps import core, counted_of, has_row, located, restore, start_of
 
 POLICIES = {name: options for name, options in OF_PROGRAMS.items() if name != "earliest"}
 STORAGES = storages.ALL
@@ -285,35 +285,14 @@ def test_counts_of_keys_without_a_row_have_a_bound(storage, num_shares):
     table = storage.make_table(
         DIM, admission="counter", min_count=5, budget=budget, rows_in_memory=64
     )
-    oracle = BudgetedDict(max_keys=limit, num_shares=num_shares)
-    counts = {}
+    oracle = FilteredDict(min_count=5, max_keys=limit, num_shares=num_shares)
     for step, batch in enumerate(zipf_batches(seed=2, num_batches=60, size=20, num_keys=300)):
-        for share in range(num_shares or 1):
-            of_share = [key for key in counts if oracle.share_of(key) == share]
-            while len(of_share) > oracle.max_of_share(share):
-                for key in of_share:
-                    counts[key] //= 2
-                    if counts[key] == 0:
-                        del counts[key]
-                of_share = [key for key in of_share if key in counts]
-        batch = batch.tolist()
-        for key in batch:
-            if key not in oracle.rows:
-                counts[key] = counts.get(key, 0) + 1
-        old = set(oracle.rows)
-        admitted = [k for k in batch if k in oracle.rows or counts.get(k, 0) >= 5]
-        oracle.train(admitted, step)
-        for key in set(admitted) - old:
-            if key in oracle.rows:
-                oracle.rows[key].count = counts.pop(key)
+        oracle.train(batch.tolist(), step)
         with located(table, batch, train=True, step=step):
             pass
 
         snapshot = table.snapshot()
-        found = dict(
-            zip(snapshot.admission["keys"].tolist(), snapshot.admission["counts"].tolist())
-        )
-        assert found == counts
+        assert counted_of(snapshot) == oracle.counts
         read = snapshot.read(0, snapshot.num_rows)
         assert sorted(read["keys"].tolist()) == sorted(oracle.rows)
         del snapshot

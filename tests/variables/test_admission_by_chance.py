@@ -1,12 +1,10 @@
 """Keys admitted by chance, beside the other filters and a budget, against a dict that draws the
 same numbers."""
 
-import math
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.oracles.budget import BudgetedDict, content, mix_bits, zipf_batches
+from support.oracles.budget import FilteredDict, content, zipf_batches
 from variables.budget_tables import IN_TIERS, found_in, make, trainer
 
 SHARE, UNSEEN = 0.4, 3.0
@@ -22,45 +20,12 @@ FILTERS = [
 ]
 
 
-def least_count(key, admit_after=0, share=SHARE, **_):
-    """How often a key must be trained: draws with a probability first succeed at a number of trials
-    whose distribution is geometric, of which the key's hash draws one."""
-    drawn = ((mix_bits(key ^ 0x6A09E667F3BCC909) >> 12) + 0.5) / 2**52
-    return max(admit_after, 1 + int(math.log(drawn) / math.log(1 - share)))
-
-
-class FilteredDict(BudgetedDict):
-    """A table with a filter and a budget, which counts exactly. Counts of keys without a row halve
-    where they are more than the budget has keys; those of a Bloom filter stay.
-
-    Attributes:
-      counts: {key: how often it was trained} of the keys without a row.
-    """
-
-    def __init__(self, filter_options, max_keys=10**6, **budget):
-        super().__init__(max_keys, **budget)
-        self.filter_options, self.counts = filter_options, {}
-
-    @property
-    def is_bloom(self):
-        return "expected_keys" in self.filter_options
-
-    def train(self, batch, step):
-        while not self.is_bloom and len(self.counts) > self.max_keys:
-            halves = {key: count // 2 for key, count in self.counts.items()}
-            self.counts = {key: count for key, count in halves.items() if count > 0}
-        for key in batch:
-            if key not in self.rows:
-                self.counts[key] = self.counts.get(key, 0) + 1
-        new = {key for key in batch if self.is_admitted(key) and key not in self.rows}
-        without = super().train([key for key in batch if key in new or key in self.rows], step)
-        for key in new - without:
-            self.rows[key].count = self.counts[key]
-            if not self.is_bloom:  # which forgets no key
-                del self.counts[key]
-
-    def is_admitted(self, key):
-        return self.counts.get(key, 0) >= least_count(key, **self.filter_options)
+def dict_of(options, max_keys=10**6, **budget):
+    """With the filter that a table has of these options."""
+    return FilteredDict(
+        min_count=options.get("admit_after", 0), probability=SHARE,
+        is_bloom="expected_keys" in options, max_keys=max_keys, **budget,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("tiers", IN_TIERS)
@@ -68,7 +33,7 @@ class FilteredDict(BudgetedDict):
 def test_the_key_and_its_count_decide(tiers, options):
     # Given a table that admits by chance, and a dict
     table = make(tiers=tiers, **BEFORE, **options)
-    train, oracle = trainer(table), FilteredDict(options)
+    train, oracle = trainer(table), dict_of(options)
 
     # When both train keys, some of them several times in a batch
     for step, batch in enumerate(STREAM):
@@ -91,7 +56,7 @@ def test_chance_beside_a_budget(tiers, options, restarts, tmp_path):
     budget = {"max_keys": MAX_KEYS, "evict": "least_recent"}
     both = {"budget_of": "rank", **budget, **BEFORE, **options}
     table = make(tiers=tiers, **both)
-    train, oracle = trainer(table), FilteredDict(options, **budget)
+    train, oracle = trainer(table), dict_of(options, **budget)
 
     # When both train more keys than it has places, and the table moves to host memory and back
     for step, batch in enumerate(STREAM):

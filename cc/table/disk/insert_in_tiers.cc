@@ -7,6 +7,7 @@
 
 #include "table/complete_rows.h"
 #include "table/disk/insert_plan.h"
+#include "table/no_memory.h"
 
 namespace group_embedding {
 namespace {
@@ -21,18 +22,18 @@ std::vector<int64_t> InMemory(const std::vector<int64_t>& keys, const UpperTier&
   return found;
 }
 
-Status InsertAbove(const KeyedRows& rows, const std::vector<size_t>& chosen,
-                   const UpperTier& memory) {
+Status InsertAbove(const TableOptions& options, const KeyedRows& rows,
+                   const std::vector<size_t>& chosen, const UpperTier& memory) {
   try {
-    return memory.insert(rows, chosen);
-  } catch (const std::exception& error) {  // such as of memory that has run out
+    return CatchNoMemory(options, [&] { return memory.insert(rows, chosen); });
+  } catch (const std::exception& error) {  // such as of a GPU
     return std::string(error.what());
   }
 }
 
 // A key's former row on disk goes once its given one is in memory.
-Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTier& memory,
-                  RowsOnDisk* disk) {
+Status InsertSome(const TableOptions& options, const KeyedRows& rows, size_t begin, size_t end,
+                  const UpperTier& memory, RowsOnDisk* disk) {
   InsertPlan plan(rows, begin, end);
   FoundOnDisk former;
   Status status = disk->FindAll(plan.keys(), &former);
@@ -44,7 +45,7 @@ Status InsertSome(const KeyedRows& rows, size_t begin, size_t end, const UpperTi
   status = disk->CheckSize(static_cast<int64_t>(plan.below().size()),
                            static_cast<int64_t>(former.keys.size()));
   if (!status.ok()) return status;
-  const Status inserted = InsertAbove(rows, plan.above(), memory);
+  const Status inserted = InsertAbove(options, rows, plan.above(), memory);
   if (!inserted.ok()) former.keys = InMemory(former.keys, memory);
   status = disk->Erase(former.keys);
   if (!inserted.ok()) return inserted;
@@ -62,7 +63,8 @@ Status InsertInTiers(const EmbeddingTable& table, const KeyedRowsView& given, in
   if (status.ok()) status = disk->failed();
   const size_t num_rows = rows.keys.size();
   for (size_t begin = 0; begin < num_rows && status.ok(); begin += at_once) {
-    status = InsertSome(rows, begin, std::min(begin + at_once, num_rows), memory, disk);
+    const size_t end = std::min(begin + at_once, num_rows);
+    status = InsertSome(table.options(), rows, begin, end, memory, disk);
   }
   return status;
 }

@@ -17,17 +17,17 @@ Status InTable(const std::string& name, const Status& status) {
   return status.In("table '" + name + "': ");
 }
 
-// Counters of keys that are counted apart, added: each part counted the keys that it had.
-void AddCounters(const std::vector<char>& more, int64_t first_byte, int32_t counter_bytes,
-                 std::vector<char>* counters) {
+// Counters of several parts, the largest of each. One part counted all of a key, so these are not
+// less than the key's count; and copies of the same counters stay as they are.
+void MergeCounters(const std::vector<char>& more, int64_t first_byte, int32_t counter_bytes,
+                   std::vector<char>* counters) {
   if (counters->size() < first_byte + more.size()) counters->resize(first_byte + more.size());
-  const uint64_t max = ~uint64_t{0} >> (64 - 8 * counter_bytes);
   for (size_t at = 0; at + counter_bytes <= more.size(); at += counter_bytes) {
     uint64_t a = 0, b = 0;
     std::memcpy(&a, counters->data() + first_byte + at, counter_bytes);
     std::memcpy(&b, more.data() + at, counter_bytes);
-    const uint64_t sum = a > max - b ? max : a + b;
-    std::memcpy(counters->data() + first_byte + at, &sum, counter_bytes);
+    const uint64_t largest = std::max(a, b);
+    std::memcpy(counters->data() + first_byte + at, &largest, counter_bytes);
   }
 }
 
@@ -135,8 +135,8 @@ class Restorer {
         ours.counter_bytes != header.admission.counter_bytes) {
       return;
     }
-    AddCounters(block->admission.counters, block->first_counter_byte, ours.counter_bytes,
-                &admission_.counters);
+    MergeCounters(block->admission.counters, block->first_counter_byte, ours.counter_bytes,
+                  &admission_.counters);
   }
 
   // The rows of our keys, with slots in the table's order; a slot that is not restored is empty.

@@ -9,6 +9,7 @@
 #include "table/free_rows.h"
 #include "table/host/host_shards.h"
 #include "table/host/keys_by_shard.h"
+#include "table/no_memory.h"
 
 namespace group_embedding {
 namespace {
@@ -116,7 +117,8 @@ Status HostShards::Insert(const KeyedRowsView& given, const ParallelFor& paralle
   std::mutex mutex;
   parallel_for(kNumShards, cost, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      Status failed = InsertInShard(rows, parts, static_cast<int>(s));
+      Status failed =
+          CatchNoMemory(options(), [&] { return InsertInShard(rows, parts, static_cast<int>(s)); });
       if (failed.ok()) continue;
       std::lock_guard<std::mutex> lock(mutex);
       status = std::move(failed);

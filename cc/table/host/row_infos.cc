@@ -1,6 +1,6 @@
 #include "table/host/row_infos.h"
 
-#include <new>
+#include "table/no_memory.h"
 
 namespace group_embedding {
 
@@ -41,7 +41,7 @@ int64_t* RowInfos::WideVersions() {
   if (wide_memory_ == nullptr) {
     constexpr int64_t kBytes = sizeof(int64_t);
     auto memory = ReserveHostMemory(max_rows_ * kBytes);
-    if (!memory->Grow(usable_rows_ * kBytes).ok()) throw std::bad_alloc();
+    if (!memory->Grow(usable_rows_ * kBytes).ok()) throw NoMemory(usable_rows_ * kBytes);
     wide_memory_ = std::move(memory);
     wide_versions_ = reinterpret_cast<int64_t*>(wide_memory_->data());
   }

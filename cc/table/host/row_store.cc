@@ -7,6 +7,7 @@
 #include "table/host/row_index.h"
 #include "table/large_pages.h"
 #include "table/memory_left.h"
+#include "table/no_memory.h"
 
 namespace group_embedding {
 namespace {
@@ -77,11 +78,8 @@ Status RowStore::GrowTo(int64_t num_rows) {
     if (!status.ok()) status = WhatIsLeft(num_rows - usable_rows_, status);
   }
   if (status.ok()) return {};
-  return "table '" + options_.name + "' is full at " +
-         std::to_string(num_rows_.load() - first_row_) + " rows: " + status.message() +
-         "; give it more memory (tier_bytes, or storage_size of a StorageOption), set a budget "
-         "that "
-         "evicts keys (max_keys, max_bytes), or admit fewer keys (admit_after)";
+  return CannotGrow(options_.name, "is full at " + std::to_string(num_rows_.load() - first_row_) +
+                                       " rows: " + status.message());
 }
 
 Status RowStore::GrowArrays(int64_t num_rows) {
@@ -99,11 +97,9 @@ Status RowStore::GrowArrays(int64_t num_rows) {
 
 // Says how many bytes the table wants, and how many are left.
 Status RowStore::WhatIsLeft(int64_t more_rows, const Status& status) const {
-  const MemoryLeft left = FindMemoryLeft();
   return "it wants " + std::to_string(more_rows * BytesPerRow()) + " bytes for " +
          std::to_string(more_rows) + " rows more of " + std::to_string(BytesPerRow()) +
-         " bytes, and " + std::to_string(left.bytes) + " bytes are left " +
-         (left.limit.empty() ? "of the host's memory" : left.limit) + " (" + status.message() + ")";
+         " bytes, and " + FindMemoryLeft().InWords() + " (" + status.message() + ")";
 }
 
 Status RowStore::ReserveFree(int64_t num_rows) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "table/host/host_table.h"
+#include "table/no_memory.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/platform/mutex.h"
@@ -54,9 +55,9 @@ inline absl::Status ToStatus(const Status& status) {
   return status.ok() ? absl::OkStatus() : absl::ResourceExhaustedError(status.message());
 }
 
-inline absl::Status OutOfMemory() {
-  return absl::ResourceExhaustedError(
-      "the system gave no more memory; expected batches, tables and limits of memory that fit");
+inline absl::Status OutOfMemory(const std::bad_alloc& error) {
+  return absl::ResourceExhaustedError("the call is too large: " + DescribeNoMemory(error) +
+                                      "; give the process more memory, or smaller batches");
 }
 
 // What the core throws, where memory runs out, or a device fails in a function that has no other
@@ -65,8 +66,8 @@ template <typename Body>
 absl::Status CatchErrors(Body&& body) {
   try {
     return body();
-  } catch (const std::bad_alloc&) {
-    return OutOfMemory();
+  } catch (const std::bad_alloc& error) {
+    return OutOfMemory(error);
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

@@ -212,13 +212,14 @@ its own, rows beyond max_bytes are on disk.)");
                        int64_t num_counters, int32_t num_hashes, int32_t counter_bytes,
                        int64_t max_bytes, const std::string& name, int64_t device_bytes,
                        const std::string& cache_strategy, const DiskTierOptions* disk,
-                       const Budget* budget, bool keeps_time) {
+                       const Budget* budget, bool keeps_time, double probability) {
              TableOptions options =
                  MakeTableOptions(name, dim, dtype, matrix.is_none() ? distribution : "matrix", a,
                                   b, seed, no_row_value, admission, min_count, num_counters,
                                   num_hashes, counter_bytes, max_bytes);
              if (budget != nullptr) options.budget = *budget;
              options.keeps_time = keeps_time;
+             options.admission.probability = probability;
              return std::make_unique<PyDeviceTable>(
                  options, std::move(matrix),
                  DeviceTierOptions{device_bytes, ParseCacheStrategy(cache_strategy)}, disk);
@@ -228,7 +229,7 @@ its own, rows beyond max_bytes are on disk.)");
            "no_row_value"_a = 0.0f, "admission"_a = "all", "min_count"_a = 0, "num_counters"_a = 0,
            "num_hashes"_a = 0, "counter_bytes"_a = 8, "max_bytes"_a = 0, "name"_a = "table",
            "device_bytes"_a = 0, "cache_strategy"_a = "least_frequent", "disk"_a = py::none(),
-           "budget"_a = py::none(), "keeps_time"_a = false)
+           "budget"_a = py::none(), "keeps_time"_a = false, "probability"_a = 1.0)
       .def(
           "locate",
           [](py::object self, py::object keys, py::object rows, bool train, int64_t step,

@@ -57,6 +57,7 @@ class BudgetedDict:
         self.decay_steps, self.safe_steps, self.num_shares = decay_steps, safe_steps, num_shares
         self.start = start
         self.rows = {}
+        self.counts = {}  # where a filter counts keys without a row
         self.evicted, self.handed_out = [], []
         self.minute = 0
         self.without_place = 0
@@ -134,6 +135,10 @@ class BudgetedDict:
                     self._evict(key)
         self.rows.update({key: row for key, row in given.items() if key in self.rows or key in new})
 
+    def erase(self, keys):
+        for key in keys:
+            self.rows.pop(key, None)
+
     def expire(self, step, steps_to_live=None, minutes_to_live=None, l2_weight=None):
         """Keys go that were not trained for longer, or whose rows are smaller."""
 
@@ -167,6 +172,71 @@ class BudgetedDict:
             places = most - (len(keys) - len(going))
             new = sorted(new, key=mix_bits, reverse=True)
             without.update(new[max(0, places) :])
+
+
+class FilteredDict(BudgetedDict):
+    """The keys of all ranks that a filter admits, which counts exactly. Counts of keys without a
+    row are halved where a share has more of them than it may have keys; those of a Bloom filter
+    stay.
+
+    Args:
+      min_count: how often a key must be trained to get a row.
+      probability: of each time that a key is trained, that it is admitted. Draws with it first
+        succeed at a number of trials whose distribution is geometric: the key's hash draws one.
+      is_bloom: the filter forgets no key.
+      budget: as of `BudgetedDict`.
+
+    Attributes:
+      counts: {key: how often it was trained} of the keys without a row; of all, in a Bloom filter.
+    """
+
+    def __init__(self, min_count=0, probability=1.0, is_bloom=False, **budget):
+        super().__init__(**budget)
+        self.min_count, self.probability, self.is_bloom = min_count, probability, is_bloom
+
+    def least_count(self, key):
+        if self.probability >= 1:
+            return self.min_count
+        drawn = ((mix_bits(key ^ 0x6A09E667F3BCC909) >> 12) + 0.5) / 2**52
+        return max(self.min_count, 1 + int(math.log(drawn) / math.log(1 - self.probability)))
+
+    def is_admitted(self, key):
+        return self.counts.get(key, 0) >= self.least_count(key)
+
+    def train(self, batch, step):
+        for share in range(0 if self.is_bloom else self.num_shares or 1):
+            self._halve_counts(share)
+        for key in batch:
+            if key not in self.rows:
+                self.counts[key] = self.counts.get(key, 0) + 1
+        new = {key for key in batch if key not in self.rows and self.is_admitted(key)}
+        without = super().train([key for key in batch if key in new or key in self.rows], step)
+        for key in new - without:
+            self.rows[key].count = self.counts[key]
+        self._forget(new - without)
+        return without
+
+    def insert(self, given):
+        super().insert(given)
+        self._forget(key for key in given if key in self.rows)
+
+    def erase(self, keys):
+        super().erase(keys)
+        self._forget(keys)
+
+    def _forget(self, keys):
+        if not self.is_bloom:
+            for key in keys:
+                self.counts.pop(key, None)
+
+    def _halve_counts(self, share):
+        of_share = [key for key in self.counts if self.share_of(key) == share]
+        while len(of_share) > self.max_of_share(share):
+            for key in of_share:
+                self.counts[key] //= 2
+                if self.counts[key] == 0:
+                    del self.counts[key]
+            of_share = [key for key in of_share if key in self.counts]
 
 
 def content(rows):

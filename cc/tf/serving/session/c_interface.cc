@@ -228,7 +228,7 @@ GeCode GiveText(GeModel* model, char** json, char** error, const Text& text) {
     TF_RETURN_IF_ERROR(NotNull(model, "model"));
     TF_RETURN_IF_ERROR(NotNull(json, "json"));
     *json = Copy(text());
-    return *json == nullptr ? group_embedding::OutOfMemory() : absl::OkStatus();
+    return *json == nullptr ? group_embedding::OutOfMemory(std::bad_alloc()) : absl::OkStatus();
   });
 }
 
