@@ -99,6 +99,30 @@ def test_a_bloom_filter_of_other_parts_counts_no_key_too_low(num_saved, num_rest
     assert num_keys == len(keys)
 
 
+def test_a_bloom_filter_counts_the_same_after_any_number_of_restores(tmp_path):
+    # Given a table that has seen keys once; at the third time they are admitted
+    options = {**FILTERS["bloom"], "num_counters": 100_000}
+    rng = np.random.default_rng(0)
+    keys = random_keys(rng, 1000)
+    tables = [make_table(**options)]
+    train(tables[0], keys, 0, rng)
+
+    # When it is restored into other numbers of parts, one after the other
+    for i, count in enumerate([2, 1, 3, 2, 1, 2]):
+        paths = [str(tmp_path / f"{i}_{p}") for p in range(len(tables))]
+        for p, table in enumerate(tables):
+            save(table, paths[p], part=p, num_parts=len(tables))
+        tables = [make_table(**options) for _ in range(count)]
+        for p, table in enumerate(tables):
+            core.restore_table(table, paths, index=p, count=count)
+
+    # Then keys are admitted at the third time
+    for num_expected in (0, len(keys)):
+        for p, table in enumerate(tables):
+            train(table, keys[core.key_owners(keys, len(tables)) == p], 1, rng)
+        assert sum(table.num_keys for table in tables) == num_expected
+
+
 @pytest.mark.parametrize("options", FILTERS.values(), ids=FILTERS)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_full_save_and_the_changes_since_equal_a_full_save(seed, options, tmp_path):
