@@ -173,10 +173,8 @@ class MappedMemory : public DeviceMemory {
     const std::string wants =
         "it wants " + std::to_string(more) + " bytes beside " + std::to_string(bytes_);
     if (!on_device) {
-      const MemoryLeft left = FindMemoryLeft();
-      return wants + " of the host's memory, page-locked, and " + std::to_string(left.bytes) +
-             " bytes are left " + (left.limit.empty() ? "of it" : left.limit) + " (" +
-             driver_.Text(result) + ")";
+      return wants + " of the host's memory, page-locked, and " + FindMemoryLeft().InWords() +
+             " (" + driver_.Text(result) + ")";
     }
     return wants + ", and " + std::to_string(DeviceBytesLeft()) +
            " bytes of the GPU's memory are left (" + driver_.Text(result) + ")";

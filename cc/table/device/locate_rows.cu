@@ -183,6 +183,18 @@ Status Train(const LocatePlan& plan, const std::vector<DeviceTableRef>& tables,
   return status.ok() ? given : status;
 }
 
+// A step in which no table has a key: counts of keys without a row halve as in all others.
+Status TrainNoKeys(const LocatePlan& plan, int64_t step, cudaStream_t stream) {
+  std::vector<DeviceTableRef> tables;
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    Status status = plan.tables[t]->Prepare(0, Access::kTrain, /*admits_all=*/false, step, stream,
+                                            plan.batches[t]);
+    if (!status.ok()) return status;
+    tables.push_back(plan.tables[t]->Ref());
+  }
+  return CudaStatus(HalveCountsOfTables(plan, tables, stream));
+}
+
 // Takes the error that CUDA keeps of an earlier call: launches are checked by the last error.
 void ForgetFormerError() { cudaGetLastError(); }
 
@@ -190,7 +202,10 @@ void ForgetFormerError() { cudaGetLastError(); }
 Status Locate(const LocatePlan& plan, Access access, bool admits_all, int64_t step,
               void* scratch_memory, cudaStream_t stream) {
   const Stage stage("locate");
-  if (plan.num_positions() == 0) return {};
+  if (plan.num_positions() == 0) {
+    const bool trains = access == Access::kTrain && plan.has_budget && !admits_all;
+    return trains ? TrainNoKeys(plan, step, stream) : Status();
+  }
   if (plan.num_positions() >= INT32_MAX) return "expected fewer than 2^31 keys in a call";
   std::vector<DeviceTableRef> tables;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
