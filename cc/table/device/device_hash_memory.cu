@@ -267,6 +267,7 @@ Status DeviceHash::PreparePlaces(int64_t num_keys, bool admits_all) {
   const int64_t more = since + num_keys;
   const bool is_one = options_.budget.shares_of_rank() == 1;  // else it counts keys of shares
   const bool halves_counts =
+      !admits_all &&  // keys that are given are not counted
       options_.admission.kind == Admission::Kind::kCounter &&
       state.next_candidate - state.num_free_candidates + since > budget_->least_keys_of_share();
   if (has_tier_below()) {
