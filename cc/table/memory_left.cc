@@ -32,6 +32,20 @@ int64_t NumberIn(const std::string& path) {
   return file >> number ? number : -1;
 }
 
+// What the kernel can give without ending a process: free pages, those of files, and swap.
+int64_t LeftOfHost(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::string word;
+  int64_t kilobytes = 0, num_found = 0;
+  for (int64_t value; num_found < 2 && file >> word;) {
+    if ((word == "MemAvailable:" || word == "SwapFree:") && file >> value) {
+      kilobytes += value;
+      ++num_found;
+    }
+  }
+  return num_found > 0 ? kilobytes << 10 : PhysicalBytes();
+}
+
 int64_t AddressesLeft() {
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
@@ -90,7 +104,7 @@ std::string MemoryLeft::InWords() const {
 bool AddressesAreLimited() { return AddressesLeft() >= 0; }
 
 MemoryLeft FindMemoryLeft(const std::string& root) {
-  MemoryLeft left = {PhysicalBytes(), ""};
+  MemoryLeft left = {LeftOfHost(root), "", /*is_of_pages=*/true};
   const int64_t addresses = AddressesLeft();
   if (addresses >= 0 && addresses < left.bytes) {
     left = {addresses, "of the limit of address space (raise RLIMIT_AS, `ulimit -v`)"};
@@ -99,14 +113,14 @@ MemoryLeft FindMemoryLeft(const std::string& root) {
     const int64_t group = LeftOfGroups(root, files);
     if (group < 0 || group >= left.bytes) continue;
     left = {group, std::string("of the limit of the control group (raise its ") + files.most + ")",
-            /*is_of_group=*/true};
+            /*is_of_pages=*/true};
   }
   return left;
 }
 
 bool HasMemoryFor(int64_t bytes, const MemoryLeft& left) {
   constexpr int64_t kForOthers = int64_t{64} << 20;
-  return bytes <= left.bytes - (left.is_of_group ? kForOthers : 0);
+  return bytes <= left.bytes - (left.is_of_pages ? kForOthers : 0);
 }
 
 }  // namespace group_embedding

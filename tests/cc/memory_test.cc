@@ -26,10 +26,10 @@ template <typename Body>
 bool RunWithin(int64_t more_bytes, const Body& body) {
   const pid_t child = fork();
   if (child == 0) {
-    const int64_t left = PhysicalBytes();
-    rlimit limit = {static_cast<rlim_t>(left), RLIM_INFINITY};
-    setrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = left - FindMemoryLeft().bytes + more_bytes;
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const int64_t most = pages * sysconf(_SC_PAGESIZE) + more_bytes;
+    const rlimit limit = {static_cast<rlim_t>(most), RLIM_INFINITY};
     setrlimit(RLIMIT_AS, &limit);
     _exit(body() ? 0 : 1);
   }
@@ -109,11 +109,11 @@ TEST(TheLeastOfAllGroupsOfTheFirstKindIsLeft) {
 
   // Then that is what the upper one leaves
   CHECK_EQ(left.bytes, 2500000);
-  CHECK_EQ(left.is_of_group, true);
+  CHECK_EQ(left.is_of_pages, true);
   // And 64 MB of what a group leaves are not for tables
   CHECK_EQ(HasMemoryFor(1, left), false);
-  CHECK_EQ(HasMemoryFor(kMegabyte, {65 * kMegabyte, "", /*is_of_group=*/true}), true);
-  CHECK_EQ(HasMemoryFor(kMegabyte + 1, {65 * kMegabyte, "", /*is_of_group=*/true}), false);
+  CHECK_EQ(HasMemoryFor(kMegabyte, {65 * kMegabyte, "", /*is_of_pages=*/true}), true);
+  CHECK_EQ(HasMemoryFor(kMegabyte + 1, {65 * kMegabyte, "", /*is_of_pages=*/true}), false);
   CHECK_EQ(HasMemoryFor(65 * kMegabyte, {65 * kMegabyte, ""}), true);
   CHECK_TRUE(left.limit.find("memory.limit_in_bytes") != std::string::npos);
 }
@@ -137,9 +137,19 @@ TEST(TheLeastOfAllGroupsOfTheSecondKindIsLeft) {
 }
 
 TEST(WithoutGroupsTheHostsMemoryIsLeft) {
-  const FakeKernel kernel;
-  CHECK_EQ(FindMemoryLeft(kernel.root()).bytes, PhysicalBytes());
-  CHECK_TRUE(FindMemoryLeft(kernel.root()).limit.empty());
+  // Given a host whose kernel says what it can give, and one whose kernel does not
+  const FakeKernel kernel, silent;
+  kernel.Write("/proc/meminfo",
+               "MemTotal:  9000 kB\nMemAvailable:  4000 kB\nSwapTotal: 9 kB\nSwapFree:  8 kB\n");
+
+  // When memory is looked for
+  const MemoryLeft left = FindMemoryLeft(kernel.root());
+
+  // Then that is it, or all that the host has
+  CHECK_EQ(left.bytes, 4008 << 10);
+  CHECK_EQ(left.InWords(), "4104192 bytes are left of the host's memory");
+  CHECK_EQ(HasMemoryFor(1, left), false);
+  CHECK_EQ(FindMemoryLeft(silent.root()).bytes, PhysicalBytes());
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace group_embedding {
 namespace {
 
-constexpr int64_t kAheadInGroup = 2 * kLargePage;
+constexpr int64_t kMostAhead = 2 * kLargePage;
 constexpr char kTooLittle[] = "too little memory is left";
 
 // values[0, count) = value, in the type that `dtype` names.
@@ -68,10 +68,8 @@ Status RowStore::GrowTo(int64_t num_rows) {
              " bytes (dim " + std::to_string(options_.dim) + ", " + std::to_string(slots_.size()) +
              " slots) fill the " + std::to_string(max_bytes_) + " bytes it may use";
   } else {
-    // In a control group memory may be gone once usable rows are written to, so few are ahead.
-    const bool in_group = FindMemoryLeft().is_of_group;
-    const int64_t quarter = usable_rows_ / 4,
-                  ahead = in_group ? std::min(quarter, kAheadInGroup / BytesPerRow()) : quarter;
+    // Few are ahead, as memory may be gone once they are written to.
+    const int64_t ahead = std::min(usable_rows_ / 4, kMostAhead / BytesPerRow());
     status = GrowArrays(std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + ahead)));
     // Where so many more do not fit, those that are needed may.
     if (!status.ok()) status = GrowArrays(num_rows);
@@ -283,11 +281,9 @@ Status RowStore::Slot(const SlotOptions& slot, void** array) {
   if (wanted > kLargePage && !HasMemoryFor(wanted)) status = kTooLittle;
   if (status.ok()) status = memory->Grow(wanted);
   if (!status.ok()) {
-    const MemoryLeft left = FindMemoryLeft();
     return "table '" + options_.name + "' can have no slot '" + slot.name + "': it wants " +
            std::to_string(wanted) + " bytes for " + std::to_string(usable_rows_) + " rows, and " +
-           std::to_string(left.bytes) + " bytes are left " +
-           (left.limit.empty() ? "of the host's memory" : left.limit) + " (" + status.message() +
+           FindMemoryLeft().InWords() + " (" + status.message() +
            "); give the process more memory, or the table fewer keys (max_keys, max_bytes)";
   }
   Fill(slot.initial, slot.dtype, num_rows() * slot.width, memory->data());
