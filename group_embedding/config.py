@@ -221,15 +221,18 @@ def check_choice(owner, attribute, value, choices):
     return value
 
 
-def check_int(owner, attribute, value, at_least):
-    """Returns `value` as an int; raises ValueError if it is none, or below `at_least`."""
+def check_int(owner, attribute, value, at_least, at_most=2**63 - 1):
+    """Returns `value` as an int; raises ValueError if it is none, or out of its range. Ops take no
+    int above the default of `at_most`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < at_least:
+    if number is None or not at_least <= number <= at_most:
+        most = f" and at most {at_most}" if number is not None and number > at_most else ""
         raise ValueError(
-            f"{owner}: expected {attribute} to be an int of at least {at_least}, got {value!r}"
+            f"{owner}: expected {attribute} to be an int of at least {at_least}{most}, got "
+            f"{value!r}"
         )
     return number
 

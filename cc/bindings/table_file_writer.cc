@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@ class PyTableFileWriter {
     header_.table = table;
     header_.dim = dim;
     header_.step = step;
+    header_.time.last_step = std::max<int64_t>(step, 0) - 1;
     for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
       if (dtype == NameOf(type)) header_.dtype = type;
     }

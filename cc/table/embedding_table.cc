@@ -32,6 +32,11 @@ Status EmbeddingTable::SetTime(int64_t minute) {
   return {};
 }
 
+void EmbeddingTable::GoOnAt(const TableTime& time) {
+  last_step_ = time.last_step;
+  if (options().KeepsTime() && time.minute > 0) minute_ = time.minute;
+}
+
 int64_t EmbeddingTable::Minute() const {
   const int64_t given = minute_;
   return given > 0 ? given : static_cast<int64_t>(std::time(nullptr)) / 60;

@@ -64,6 +64,8 @@ class EmbeddingTable {
   // slot has another type or width. Exclusive.
   virtual Status Slot(const SlotOptions& slot, void** array) = 0;
   virtual const std::vector<SlotOptions>& slots() const = 0;
+  // Whether the table can have these slots, too, beside the rows that it has used.
+  virtual Status CheckSlots(const std::vector<SlotOptions>& /*more*/) const { return {}; }
 
   virtual int64_t num_keys() const = 0;
   // The number of keys that can have a row, in all tiers, if the table also has `slots`.
@@ -99,7 +101,12 @@ class EmbeddingTable {
   // times. Exclusive.
   Status SetTime(int64_t minute);
   int64_t Minute() const;  // since 1970, of now
+  // A table that is restored goes on at the time at which it was saved. Exclusive.
+  TableTime time() const { return {last_step_, minute_}; }
+  void GoOnAt(const TableTime& time);
   virtual BudgetCounts budget_counts() const { return {}; }
+  // Keys that were given to a table with a budget had no place.
+  virtual void CountWithoutPlace(int64_t /*num_keys*/) {}
   virtual UseCounts use_counts() const { return {}; }  // Exclusive.
   // Returns the keys that a table with a budget has evicted since the last call, with counts and
   // versions, and with values if options().budget says so. Exclusive.
@@ -131,9 +138,15 @@ class EmbeddingTable {
     if (eviction.minute == 0) eviction.minute = Minute();
     return eviction;
   }
+  // A batch is trained in the step.
+  void CountStep(int64_t step) {
+    if (step > last_step_.load(std::memory_order_relaxed)) last_step_ = step;
+  }
+  int64_t last_step() const { return last_step_; }
 
  private:
-  std::atomic<int64_t> minute_{0};  // as SetTime said; 0: the clock's
+  std::atomic<int64_t> minute_{0};      // as of TableTime
+  std::atomic<int64_t> last_step_{-1};  // as of TableTime
 };
 
 // A batch in flight, from construction to destruction.

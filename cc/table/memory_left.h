@@ -10,7 +10,7 @@ struct MemoryLeft {
   int64_t bytes;
   std::string limit;  // what sets it, and how to raise it, in words; empty: the host's memory
   // Pages count once they are written to, and the kernel ends a process that writes to more of
-  // them. Of addresses it refuses more.
+  // them, where it refuses more addresses.
   bool is_of_pages = false;
 
   // "100 bytes are left of the host's memory".

@@ -8,7 +8,7 @@ std::string DescribeNoMemory(const std::bad_alloc& error) {
     const std::string wanted =
         known == nullptr ? "more memory" : std::to_string(known->bytes()) + " bytes more";
     return "it wants " + wanted + ", and " + FindMemoryLeft().InWords();
-  } catch (const std::bad_alloc&) {  // not even for the files that say what is left
+  } catch (const std::bad_alloc&) {  // not even to read the kernel's files
     return "it wants more memory than is left";
   }
 }

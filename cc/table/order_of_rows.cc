@@ -29,7 +29,8 @@ std::unordered_map<int64_t, float> HighestScores(const int64_t* keys, int64_t nu
   std::unordered_map<int64_t, float> highest;
   for (int64_t i = 0; i < num_keys; ++i) {
     float& score = highest.try_emplace(keys[i], scores[i]).first->second;
-    score = std::max(score, scores[i]);
+    // In the order of eviction, in which NaN has a place.
+    if (eviction_order::OfFloat(score) < eviction_order::OfFloat(scores[i])) score = scores[i];
   }
   return highest;
 }

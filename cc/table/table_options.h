@@ -63,6 +63,12 @@ GROUP_EMBEDDING_HOST_DEVICE int64_t MinCountOf(const Admission& admission, int64
   return least > admission.min_count ? least : admission.min_count;
 }
 
+// Until when a table was trained.
+struct TableTime {
+  int64_t last_step = -1;  // the newest step; -1: none
+  int64_t minute = 0;      // since 1970, as was said last; 0: the clock's
+};
+
 struct TableOptions {
   std::string name;  // for messages
   int32_t dim = 0;
@@ -111,14 +117,20 @@ inline SlotOptions SlotInTable(SlotOptions slot, const TableOptions& options) {
 }
 
 // Bytes per row of those slots in `more` that are not among `slots`.
-inline int64_t BytesOfNewSlots(const std::vector<SlotOptions>& slots,
-                               const std::vector<SlotOptions>& more) {
-  int64_t bytes = 0;
+inline std::vector<SlotOptions> NewSlots(const std::vector<SlotOptions>& slots,
+                                         const std::vector<SlotOptions>& more) {
+  std::vector<SlotOptions> found;
   for (const SlotOptions& slot : more) {
     const bool is_new = std::none_of(slots.begin(), slots.end(),
                                      [&](const SlotOptions& s) { return s.name == slot.name; });
-    if (is_new) bytes += slot.width * SizeOf(slot.dtype);
+    if (is_new) found.push_back(slot);
   }
+  return found;
+}
+inline int64_t BytesOfNewSlots(const std::vector<SlotOptions>& slots,
+                               const std::vector<SlotOptions>& more) {
+  int64_t bytes = 0;
+  for (const SlotOptions& slot : NewSlots(slots, more)) bytes += slot.width * SizeOf(slot.dtype);
   return bytes;
 }
 

@@ -78,6 +78,8 @@ class KeyedRows:
     def __init__(self, prefix, manifest):
         self._prefix = prefix
         self._manifest = manifest
+        # The save's: versions of keys lie before it.
+        self.step = max(0, core().decode_manifest(manifest, prefix)["step"])
 
     def verify(self, handle, part, num_parts):
         """An op that fails if a file is missing or damaged, or of another dim."""
@@ -94,6 +96,8 @@ class KeyedRows:
 
 class Matrix:
     """A variable of shape [rows, dim]."""
+
+    step = 0
 
     def __init__(self, prefix, tensor, shape, saved_dtype, dtype):
         self._prefix = prefix

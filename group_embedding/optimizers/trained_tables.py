@@ -123,9 +123,8 @@ def update_tables(
 
     Args:
         name: of the optimizer: keyed tables keep its slots under it.
-        step: how many steps the optimizer has made before: keyed tables that evict by steps count
-            them, and random numbers are drawn from them. None: tables count by themselves, and
-            TensorFlow's own generator draws.
+        step: how many steps the optimizer has made before: random numbers are drawn from them.
+            None: TensorFlow's own generator draws.
         clip_value: None, or the largest magnitude of an element of a row's gradient.
         averages: None, or the Averages that the optimizer keeps of keyed tables.
         gradient_scale: a number or a tensor that gradients are multiplied by first.
@@ -163,7 +162,7 @@ def update_tables(
         if averages is not None:
             ops += _update(plan, _averaged(tables), averages.rule_after(apply), are_keyed)
         keyed = [table.variable for table, is_keyed in zip(tables, are_keyed) if is_keyed]
-        return ops + count_step(keyed, step)
+        return ops + count_step(keyed)
 
 
 def _check_slots(name, tables, spec):
@@ -257,10 +256,8 @@ def _defer_update(name, tables, numbers, averages, apply):
         )
 
     slices = [(table.gradient.values, table.gradient.indices) for table in tables]
-    # Only tables of keys count steps, on the host: else no host need know the number of the step.
-    any_keyed = any(isinstance(table.variable, EmbeddingVariable) for table in tables)
-    step_to_count = step if any_keyed or not is_known else None
-    options = {"step": step_to_count, "gradient_scale": gradient_scale, "apply": apply}
+    step_left = None if is_known else step  # else no host need know the number of the step
+    options = {"step": step_left, "gradient_scale": gradient_scale, "apply": apply}
     options["averages"] = averages
     of_spec = {} if is_known else spec.hyper
     given = (slices, known, of_spec, options)

@@ -51,8 +51,9 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
       step: Where the versions of keys come from: the step in which a key was trained last. None,
         a number or a scalar variable, such as a Keras optimizer's `iterations`. None means, in a
         graph of TensorFlow 1, the graph's global step, if it has one; else `trained_steps`.
-      trained_steps: A variable with the number of steps that the wrapped optimizer has trained the
-        table. Only for a table that evicts by steps, outside of graphs of TensorFlow 1; else None.
+      trained_steps: A variable with the number of steps in which wrapped optimizers have trained
+        the table. Only for a table that evicts by steps or has a budget, outside of graphs of
+        TensorFlow 1; else None.
       key_dtype: int32, int64, uint32 or uint64.
       ev_option: The options as they were given: KeyedOptions or an EmbeddingVariableOption.
       options: The same as KeyedOptions.
@@ -81,6 +82,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
     ) -> None:
         self.key_dtype = tf.as_dtype(key_dtype)
         self.options = to_keyed_options(name, ev_option)
+        _check_before_admission(name, self.options.value_before_admission, value_dtype)
         self.ev_option = ev_option or self.options
         self.step = None
         if exchange is None:
@@ -108,6 +110,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
                 initial = over_ranks.start_as_first_rank(self, initial)
         self._initial = initial
         start = _start(table_name, options, dim, self.dtype)
+        self._first_step = 0 if start is None else start.step
 
         budget = budget_of(options, *over_ranks.rank_of_owners(self))
 
@@ -345,7 +348,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
 
     def _to_int64(self, keys):
         with tf.device("/CPU:0"):
-            keys = to_keys(keys, self.key_dtype)
+            keys = to_keys(keys, self.key_dtype, f"table '{self._table_name}'")
             if self.key_dtype == tf.uint64:
                 return tf.bitcast(keys, tf.int64)
             return tf.cast(keys, tf.int64)
@@ -400,6 +403,18 @@ def _start(name, options, dim, dtype):
     if options.start_from is None:
         return None
     return find_start(name, options.start_from, options.start_from_name or name, dim, dtype)
+
+
+def _check_before_admission(name, value, dtype):
+    """Refuses a value that rows of this type have as infinity."""
+    dtype = tf.as_dtype(dtype)
+    with np.errstate(over="ignore"):
+        read = np.float32(value).astype(dtype.as_numpy_dtype)
+    if not np.isfinite(float(read)):
+        raise ValueError(
+            f"table '{name}': expected value_before_admission from {dtype.min} to {dtype.max}, "
+            f"which rows of {dtype.name} can have, got {value!r}"
+        )
 
 
 def _check_no_strategy(name):

@@ -23,6 +23,8 @@ class EvictedFiles:
         freqs     int64 [n]: how often each key was trained
 
     under another name, and renames it. Numbers of a rank count from 1, on from those in the folder.
+    What a path would take for something else than a name is written as in URLs: of the table
+    `../50%`, `%2E%2E/50%25` is the folder.
 
     Args:
         folder: local, or of any file system that TensorFlow has.
@@ -33,7 +35,7 @@ class EvictedFiles:
         self._last: dict[str, int] = {}  # number, by table
 
     def __call__(self, table: str, evicted) -> None:
-        folder, rank = f"{self._folder}/{table}", current().rank
+        folder, rank = f"{self._folder}/{_inner_path(table)}", current().rank
         if table not in self._last:
             tf.io.gfile.makedirs(folder)
             self._last[table] = _last_number(folder, rank)
@@ -43,6 +45,15 @@ class EvictedFiles:
             file.write(_archive(evicted))
         tf.io.gfile.rename(f"{path}.writing", path, overwrite=True)
         self._last[table] = number
+
+
+_NO_NAMES = {"": "%2F", ".": "%2E", "..": "%2E%2E"}
+
+
+def _inner_path(table):
+    """The path of a table's folder, another one for each name, and never out of where it starts."""
+    parts = table.replace("%", "%25").split("/")
+    return "/".join(_NO_NAMES.get(part, part) for part in parts)
 
 
 def _last_number(folder, rank):

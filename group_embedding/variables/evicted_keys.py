@@ -30,13 +30,14 @@ def hand_out_evicted(tables: Iterable[EmbeddingVariable], to: EvictedTo) -> int:
         to: a function, called with the name of a table and (keys, values, versions, freqs) as
             NumPy arrays, if the table has evicted keys; or a folder, in which a call writes a file
             `<table>/rank<rank>-<number>.npz` with these arrays, read by `np.load`. A file appears
-            when it is whole. bfloat16 values are written as float32.
+            when it is whole. bfloat16 values are written as float32. Parts `.` and `..` of a
+            table's name become `%2E` and `%2E%2E`, and `%` becomes `%25`.
 
     Returns:
         How many keys were handed out.
 
     Raises:
-        ValueError: no table hands out keys.
+        ValueError: no table hands out keys, or two of one name would share a folder.
 
     Example:
 
@@ -50,8 +51,10 @@ def hand_out_evicted(tables: Iterable[EmbeddingVariable], to: EvictedTo) -> int:
     1
     """
     hand_over = hand_over_to(to)
+    tables = tables_that_hand_out(tables)
+    _check_names(hand_over, tables)
     num_keys = 0
-    for table in tables_that_hand_out(tables):
+    for table in tables:
         num_keys += _hand_over(hand_over, table, [part.numpy() for part in table.take_evicted()])
     return num_keys
 
@@ -73,8 +76,8 @@ class EvictedKeysHook(PeriodicHook):
             dropped, and `EmbeddingVariable.budget_counts` counts them as `missed`.
 
     Raises:
-        ValueError: the graph has no global step or no table that hands out keys, or every_n_steps
-            is below 1.
+        ValueError: the graph has no global step or no table that hands out keys, two of its tables
+            would share a folder, or every_n_steps is below 1.
     """
 
     def __init__(self, to: EvictedTo, every_n_steps: int = 100) -> None:
@@ -85,6 +88,7 @@ class EvictedKeysHook(PeriodicHook):
         super().begin()
         variables = tf.compat.v1.global_variables()
         self._tables = tables_that_hand_out(v for v in variables if is_keyed(v))
+        _check_names(self._hand_over, self._tables)
         self._evicted = [table.take_evicted() for table in self._tables]
 
     def run_at(self, session: Any, step: int) -> None:
@@ -119,6 +123,21 @@ def is_keyed(variable: Any) -> bool:
 def hand_over_to(to: EvictedTo) -> Callable[[str, Any], None]:
     """The function that `to` means. Files of one have consecutive numbers."""
     return to if callable(to) else EvictedFiles(to)
+
+
+def _check_names(hand_over, tables):
+    """Refuses two tables whose files would be in one folder."""
+    if not isinstance(hand_over, EvictedFiles):
+        return
+    by_name: dict[str, EmbeddingVariable] = {}
+    for table in tables:
+        name = _name_of(table)
+        if by_name.setdefault(name, table) is not table:
+            raise ValueError(
+                "evicted keys: expected tables of different names, after which the folders of "
+                f"their files are called, got two '{name}'; rename one, or give it a folder of its "
+                "own by a call of its own"
+            )
 
 
 def _hand_over(hand_over, table, parts):

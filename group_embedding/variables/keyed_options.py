@@ -47,17 +47,19 @@ class KeyedOptions:
         admit_after: a key gets a row when it has been trained so often; 0: in its first step.
         admit_probability: less than 1: besides, each time that a key is trained it is admitted with
             this probability, from 1e-6 on. The key and its count decide, so a run repeats.
-        value_before_admission: the constant that a key reads until then.
+        value_before_admission: the constant that a key reads until then, a finite number of the
+            rows' type.
         expected_keys: None: each key has a counter for `admit_after`. Else a counting Bloom filter
             for so many keys counts: less memory, and some keys are admitted early.
         early_share: of that filter, the share of keys that may be admitted early once so many were
             seen, between 0 and 1.
         counter_bits: of one counter of that filter: 8, 16, 32 or 64; must hold `admit_after`.
         evict_after_steps: a save removes keys that were not trained for more steps than that; None:
-            none.
+            none. The steps are those in which the table was trained, or `EmbeddingVariable.step`.
         evict_after_minutes: a save removes keys that were not trained for more minutes than that;
             None: none. The time is the clock's, or that of `EmbeddingVariable.set_time`.
-        evict_below_norm: a save removes keys whose row has a smaller L2 norm; None: none.
+        evict_below_norm: a save removes keys whose row has a smaller L2 norm, 2e-19 to 1e19; None:
+            none.
         max_keys: the table never has more keys than that. Before new keys would exceed it, others
             are evicted. A new key that finds no place reads what it would start as, trains nothing,
             and is counted. None: no limit.
@@ -171,14 +173,15 @@ class KeyedOptions:
     def _check_rows(self):
         if self.num_initial_rows is not None:
             self._set_int("num_initial_rows", at_least=1)
-        check_number(_OWNER, "value_before_admission", self.value_before_admission)
+        value = self.value_before_admission
+        check_number(_OWNER, "value_before_admission", value, -_ABOVE_FLOAT32, _ABOVE_FLOAT32)
         if self.slot_dtype is not None:
             check_choice(_OWNER, "slot_dtype", self.slot_dtype, SLOT_DTYPES)
 
     def _check_admission(self):
-        self._set_int("admit_after", at_least=0)
+        self._set_int("admit_after", at_least=0, at_most=_MAX_COUNT)
         if self.expected_keys is not None:
-            self._set_int("expected_keys", at_least=1)
+            self._set_int("expected_keys", at_least=1, at_most=_MAX_EXPECTED)
         check_number(_OWNER, "early_share", self.early_share, above=0, below=1)
         check_number(_OWNER, "admit_probability", self.admit_probability, above=0)
         if not 1e-6 <= self.admit_probability <= 1:
@@ -198,11 +201,17 @@ class KeyedOptions:
                 self._set_int(name, at_least=1)
         if self.evict_below_norm is not None:
             check_number(_OWNER, "evict_below_norm", self.evict_below_norm, above=0)
+            least, most = _NORMS
+            if not least <= self.evict_below_norm <= most:
+                raise ValueError(
+                    f"{_OWNER}: expected evict_below_norm from {least} to {most}, as rows are "
+                    f"compared by squares in float32, got {self.evict_below_norm!r}"
+                )
 
     def _check_budget(self):
-        for name in ("max_keys", "max_bytes"):
+        for name, most in (("max_keys", _MAX_COUNT), ("max_bytes", _MAX_BYTES)):
             if getattr(self, name) is not None:
-                self._set_int(name, at_least=1)
+                self._set_int(name, at_least=1, at_most=most)
         if self.max_keys is not None and self.max_bytes is not None:
             raise ValueError(
                 f"{_OWNER}: expected max_keys or max_bytes, got both: {self.max_keys!r} and "
@@ -214,7 +223,7 @@ class KeyedOptions:
             return
         check_choice(_OWNER, "budget_of", self.budget_of, ("rank", "all"))
         if self.evict == "decayed_frequency":
-            self._set_int("decay_steps", at_least=1)
+            self._set_int("decay_steps", at_least=1, at_most=_MAX_COUNT)
         elif self.decay_steps is not None:
             raise ValueError(
                 f"{_OWNER}: expected evict='decayed_frequency', as decay_steps is given, got "
@@ -227,7 +236,7 @@ class KeyedOptions:
         check_number(_OWNER, "keep_share", self.keep_share, above=0)
         if self.keep_share > 1:
             raise ValueError(f"{_OWNER}: expected keep_share up to 1, got {self.keep_share!r}")
-        self._set_int("safe_steps", at_least=0)
+        self._set_int("safe_steps", at_least=0, at_most=_MAX_COUNT)
 
     def _check_no_policy(self):
         for field in dataclasses.fields(self):
@@ -258,7 +267,7 @@ class KeyedOptions:
                 f"{_OWNER}: expected tier_bytes of {len(tiers)} tiers, got {list(sizes)}"
             )
         for size in sizes or ():
-            check_int(_OWNER, "tier_bytes", size, at_least=1)
+            check_int(_OWNER, "tier_bytes", size, at_least=1, at_most=_MAX_BYTES)
         self._set(tiers=tiers, tier_bytes=sizes, disk_folder=_as_path(self.disk_folder))
 
     def _check_start(self):
@@ -270,11 +279,16 @@ class KeyedOptions:
             )
         self._set(start_from=_as_path(self.start_from))
 
-    def _set_int(self, name, at_least):
-        self._set(**{name: check_int(_OWNER, name, getattr(self, name), at_least)})
+    def _set_int(self, name, **limits):
+        self._set(**{name: check_int(_OWNER, name, getattr(self, name), **limits)})
 
 
 _OWNER = "options of a keyed table"
+_MAX_COUNT = 2**62  # of keys, times and steps, as of kMaxCount in cc/table/keyed_rows.h
+_MAX_BYTES = 2**60  # as of kMaxTierBytes in cc/table/check_table.h
+_MAX_EXPECTED = 2**52  # keys, of whose Bloom filter an int64 counts the counters
+_ABOVE_FLOAT32 = 2.0**128
+_NORMS = (2e-19, 1e19)  # whose squares, and half of them, float32 has to all of its digits
 _OF_A_BUDGET = ("budget_of", "keep_share", "evict", "decay_steps", "safe_steps", "hand_out")
 
 

@@ -1,7 +1,7 @@
 """The steps that the versions of keys count, and by which tables evict keys.
 
 In a graph of TensorFlow 1 they are those of the global step. TensorFlow 2 has none: there a table
-that evicts by steps, or keeps a budget, has a variable of its own, which wrapped optimizers set.
+that evicts by steps, or keeps a budget, has a variable of its own, which wrapped optimizers count.
 """
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ def make_step(table):
     with tf.init_scope(), tf.device("/CPU:0"):
         # Not by tf.Variable, which creators of variables, such as ours, see.
         step = resource_variable_ops.ResourceVariable(
-            0, trainable=False, name=f"{table._table_name}/step", dtype=tf.int64
+            table._first_step, trainable=False, name=f"{table._table_name}/step", dtype=tf.int64
         )
     return table._track_trackable(step, "step")
 
@@ -37,14 +37,8 @@ def current_step(table):
     return None if global_step is None else tf.convert_to_tensor(global_step)
 
 
-def count_step(tables, step):
-    """Says that `tables` (EmbeddingVariables) have been trained.
-
-    Args:
-        step: how many steps the optimizer had made before, or None: it does not count them.
-    """
+def count_step(tables):
+    """Says that `tables` (EmbeddingVariables) have been trained. Each counts its own steps: those
+    of an optimizer begin anew with each optimizer, and versions of keys do not."""
     counting = [table.trained_steps for table in tables if table.trained_steps is not None]
-    if step is None:
-        return [trained.assign_add(1) for trained in counting]
-    done = tf.cast(step, tf.int64) + 1
-    return [trained.assign(done) for trained in counting]
+    return [trained.assign_add(1) for trained in counting]

@@ -244,7 +244,8 @@ class Program:
         """Expires keys, and saves the tables as they are at this instant."""
         save_id, files = self.random.integers(2**40), []
         snapshots = self.snapshots(changes_only)
-        state = copy.deepcopy((self.oracle.rows, self.oracle.counts))
+        oracle = self.oracle
+        state = copy.deepcopy((oracle.rows, oracle.counts, oracle.last_step, oracle.minute))
         if self.random.random() < 0.3:
             self.train()
         for r, snapshot in enumerate(snapshots):
@@ -278,7 +279,8 @@ class Program:
         self.start(num_ranks=int(self.random.integers(1, 4)))
         for rank, table in enumerate(self.tables):
             restore(table, files, index=rank, count=len(self.tables))
-        self.oracle.rows, self.oracle.counts = state
+        oracle = self.oracle
+        oracle.rows, oracle.counts, oracle.last_step, oracle.minute = state
         self.saved = None
 
     def publish(self):

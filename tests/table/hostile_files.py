@@ -63,7 +63,7 @@ def mutate(rng, data):
     for _ in range(rng.integers(1, 4)):
         change = CHANGES[rng.integers(len(CHANGES))]
         said.append(f"{change.__name__}: {change(rng, sections)}")
-    version = 3 if rng.random() < 0.95 else int(rng.integers(0, 5))
+    version = 4 if rng.random() < 0.95 else int(rng.integers(0, 6))
     return tf_format.file_of(sections, version), "; ".join(said)
 
 

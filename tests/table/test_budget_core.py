@@ -87,6 +87,24 @@ class Pair:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
+def test_the_highest_of_several_scores_of_a_key_holds(storage):
+    # Given a table of four keys
+    budget = core.Budget(max_keys=4, keep=1.0, evict="score")
+    table = storage.make_table(DIM, budget=budget, rows_in_memory=64)
+    with located(table, np.arange(4), train=True, step=0):
+        pass
+
+    # When two of them get NaN, which is above all numbers, before or after a number
+    table.set_scores(np.array([0, 0, 1, 1, 2, 3]), np.array([np.nan, 1, 1, np.nan, 5, 6], "f4"))
+    with located(table, np.arange(4, 6), train=True, step=1):
+        pass
+
+    # Then the others go for new keys
+    snapshot = table.snapshot()
+    assert sorted(snapshot.read(0, snapshot.num_rows)["keys"].tolist()) == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize(
     "evict, dtype",
     [(evict, "float32") for evict in POLICIES]

@@ -137,7 +137,7 @@ def test_keys_on_disk_are_within_the_budget(admission, num_shares):
 
 
 def taken_bytes():
-    """Of the GPU's memory, and of the host's: page-locked memory is among a process's pages."""
+    """Memory of the GPU and of the host: page-locked memory is among a process's pages."""
     return resident_bytes() - free_bytes()
 
 

@@ -1,5 +1,5 @@
-"""Host memory that runs out: an error that says what a table wants and what is left, after which
-all tables are whole."""
+"""Host memory that runs out: the error has the bytes that a table wants and those that are left,
+and all tables are whole."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ def test_a_table_without_memory_says_what_it_wants(case):
         command, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True
     )
 
-    # Then the error says whose, how much it wants, what is left, what to set; no key is lost
+    # Then the error names the table, both numbers of bytes and a remedy, and no key is lost
     assert run.returncode == 0, run.stderr[-2000:]
     error, whole = run.stdout.strip().splitlines()
     assert "table 'user' is full" in error or "table 'item' is full" in error

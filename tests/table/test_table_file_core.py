@@ -5,7 +5,10 @@ import pytest
 
 core = pytest.importorskip("support.core")
 
-from table.table_files import content, make_table, random_keys, save, train  # noqa: E402
+from support.oracles import table_file_format as tf_format  # noqa: E402
+from support.oracles.table_file_format import Section  # noqa: E402
+from table.steps import located  # noqa: E402
+from table.table_files import DIM, content, make_table, random_keys, save, train  # noqa: E402
 
 FILTERS = {
     "all": {},
@@ -97,6 +100,32 @@ def test_a_bloom_filter_of_other_parts_counts_no_key_too_low(num_saved, num_rest
         num_keys += table.num_keys
 
     assert num_keys == len(keys)
+
+
+def test_a_file_of_format_version_3_has_the_step_before_its_own(tmp_path):
+    # Given a file without the newest step, saved at step 7, of keys of which two are new
+    budget = core.Budget(max_keys=4, evict="least_frequent", safe_steps=2)
+    table = make_table(budget=budget, slots={})
+    for step, keys in enumerate([[1, 1, 2, 2, 2], [1], [2], [1], [2], [1], [3, 4]]):
+        with located(table, keys, train=True, step=step):
+            pass
+    save(table, tmp_path / "new", step=7)
+    sections = tf_format.sections_of((tmp_path / "new").read_bytes())
+    header = tf_format.header_of(sections[0].payload)
+    assert header.fields["last_step"] == 6
+    old = Section(tf_format.HEADER, tf_format.header_payload(header, version=3))
+    (tmp_path / "old").write_bytes(tf_format.file_of([old, *sections[1:]], version=3))
+
+    # When tables restore both, and get rows before the next step
+    kept = []
+    for name in ("new", "old"):
+        again = make_table(budget=budget, slots={})
+        core.restore_table(again, [str(tmp_path / name)])
+        again.insert({"keys": np.array([9]), "values": np.ones((1, DIM), np.float32)})
+        kept.append(sorted(content(again)))
+
+    # Then the new keys are safe in both
+    assert kept[0] == kept[1] and {3, 4} <= set(kept[0])
 
 
 def test_a_bloom_filter_counts_the_same_after_any_number_of_restores(tmp_path):

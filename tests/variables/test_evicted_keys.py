@@ -81,6 +81,56 @@ def test_files_of_a_folder(key_dtype, dtype, written, tmp_path):
             assert set(file["versions"]) == {number} and set(file["freqs"]) == {number + 1}
 
 
+def test_each_name_has_a_folder_of_its_own_within_the_folder(tmp_path):
+    # Given tables whose names are parts of paths, or look like what others become
+    names = [
+        "up",
+        "../up",
+        "/up",
+        "a//up",
+        "./up",
+        "up/.",
+        "..",
+        "a/../up",
+        "%2E%2E/up",
+        "50%",
+        "é x",
+    ]
+    tables = [make(name) for name in names]
+    # When each evicts keys of its own, which go into files
+    for number, table in enumerate(tables):
+        for step in range(3):
+            insert(table, 100 * number + 8 * step, step)
+    folder = tmp_path / "inner" / "evicted"
+    ge.hand_out_evicted(tables, folder)
+    # Then all files are in that folder, one of each table, and names without such parts are kept
+    paths = sorted(tmp_path.rglob("*.npz"))
+    assert all(folder in path.parents for path in paths)
+    firsts = [int(np.load(path)["keys"].min()) for path in paths]
+    assert sorted(firsts) == [100 * number for number in range(len(names))]
+    folders = [str(path.parent.relative_to(folder)) for path in paths]
+    assert {"up", "%2E%2E/up", "%252E%252E/up", "50%25", "é x"} < set(folders)
+
+
+def test_two_tables_of_one_name_share_no_folder(tmp_path):
+    # Given two tables of one name and a third, which have evicted keys
+    users, others, items = make("users"), make("users"), make("items")
+    for step in range(3):
+        for number, table in enumerate((users, others, items)):
+            insert(table, 100 * number + 8 * step, step)
+    # When all are to be handed out into one folder
+    with pytest.raises(ValueError, match="expected tables of different names.*got two 'users'"):
+        ge.hand_out_evicted([users, items, others], tmp_path)
+    # Then no keys were taken: each has a folder by a call of its own, and a function gets them all
+    assert ge.hand_out_evicted([users, users], tmp_path / "a") == 8
+    taken = Taken()
+    assert ge.hand_out_evicted([others, items], tmp_path / "b") == 16
+    insert(users, 300, 9)
+    insert(others, 400, 9)
+    assert ge.hand_out_evicted([users, others], taken) == 16
+    assert taken.keys_of("users") == [*range(8, 16), *range(108, 116)]
+
+
 def test_a_file_that_fails_leaves_none_behind(tmp_path):
     table = make("users")
     for step in range(3):

@@ -145,3 +145,68 @@ def test_a_bad_argument_is_refused_by_the_name_of_its_table(arguments, error, me
     with pytest.raises(error, match=message) as raised:
         ge.keyed_table("users", **{"dim": 4, **arguments})
     assert str(raised.value).startswith("table 'users': ")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            {"max_keys": 2**63},
+            "max_keys to be an int of at least 1 and at most 4611686018427387904",
+        ),
+        ({"max_keys": 2**62 + 1}, "max_keys .* at most 4611686018427387904, got 46116"),
+        ({"max_bytes": 2**63}, "max_bytes .* at most 1152921504606846976, got 9223"),
+        ({"max_keys": 9, "safe_steps": 2**63}, "safe_steps .* at least 0 and at most 46116"),
+        (
+            {"max_keys": 9, "evict": "decayed_frequency", "decay_steps": 2**63},
+            "decay_steps .* 4611",
+        ),
+        ({"admit_after": 2**63}, "admit_after .* at least 0 and at most 46116"),
+        ({"admit_after": 2, "expected_keys": 2**63}, "expected_keys .* most 4503599627370496, got"),
+        (
+            {"evict_after_steps": 2**63},
+            "evict_after_steps .* at most 9223372036854775807, got 9223",
+        ),
+        ({"evict_after_minutes": 2**64}, "evict_after_minutes .* at most 9223372036854775807, got"),
+        ({"num_initial_rows": 2**63}, "num_initial_rows .* at most 9223372036854775807, got 9223"),
+        ({"tier_bytes": [2**63]}, "tier_bytes .* at most 1152921504606846976, got 9223"),
+        ({"evict_below_norm": 1e-30}, "evict_below_norm from 2e-19 to 1e\\+19, .*got 1e-30"),
+        ({"evict_below_norm": 1e200}, "evict_below_norm from 2e-19 to 1e\\+19, .*got 1e\\+200"),
+        ({"value_before_admission": 1e39}, "value_before_admission .* below 3.40.*e\\+38, got 1e"),
+        ({"value_before_admission": -(10**400)}, "value_before_admission .* above -3.40.*, got -1"),
+        ({"value_before_admission": 2.0**128 - 2.0**101}, "value_before_admission from .*float32"),
+        (
+            {"value_before_admission": 1e6, "dtype": "float16"},
+            "from -65504.* of float16 .*got 1000",
+        ),
+        ({"value_before_admission": -3.4e38, "dtype": "bfloat16"}, "rows of bfloat16 .*got -3.4e"),
+    ],
+    ids=str,
+)
+def test_a_number_that_ops_and_rows_do_not_have(arguments, message):
+    # Given options of a table, one of them beyond the numbers that there are
+    budget = {"budget_of": "rank"} if arguments.keys() & {"max_keys", "max_bytes"} else {}
+    # When the table is made
+    with pytest.raises(ValueError, match=message) as raised:
+        ge.keyed_table("users", **{"dim": 4, **budget, **arguments})
+    # Then the error names the table, too
+    assert str(raised.value).startswith("table 'users': ")
+
+
+def test_the_last_numbers_that_ops_and_rows_have():
+    # Given tables whose numbers are the largest ones, and limits of norms that are the outermost
+    most = {"evict_after_steps": 2**63 - 1, "evict_after_minutes": 2**63 - 1, "admit_after": 2**62}
+    budget = {"max_keys": 2**62, "budget_of": "rank", "safe_steps": 2**62}
+    largest = ge.keyed_table("users", 2, evict="decayed_frequency", decay_steps=2**62, **budget)
+    halves = ge.keyed_table("items", 2, dtype="float16", value_before_admission=65504, **most)
+    low, high = (ge.keyed_table("shops", 2, evict_below_norm=norm) for norm in (2e-19, 1e19))
+    # When they get keys, and those of small rows are evicted
+    rows = np.array([[0, 0], [1e-19, 1e-19], [1, 1], [0, 9e18], [0, 3e38]], np.float32)
+    for table in (largest, halves, low, high):
+        table.step = 9
+        table.insert(range(5), np.minimum(rows, 1) if table is halves else rows, versions=[3] * 5)
+        table.evict()
+    # Then those are gone, and no others, and a key that is not admitted reads the finite number
+    kept = [t.export().keys.numpy().tolist() for t in (largest, halves, low, high)]
+    assert kept == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [2, 3, 4], [4]]
+    assert ge.lookup([halves], [tf.constant([7], tf.int64)])[0].numpy().tolist() == [[65504] * 2]

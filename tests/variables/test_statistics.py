@@ -81,6 +81,25 @@ def test_ids_that_have_a_row_and_keys_that_get_one(tiers):
     assert found.bytes_by_tier == {tiers[0]: found.memory_bytes, **of_others}
 
 
+@in_tiers("dram", "dram+disk", "hbm", "hbm+dram")
+def test_reads_of_each_kind_are_counted(tiers, tmp_path):
+    # Given a table with the keys 1 and 2
+    below = {"tier_bytes": [1 << 20]} if len(tiers) > 1 else {}
+    if "disk" in tiers:
+        below["disk_folder"] = str(tmp_path)
+    table = ge.keyed_table("read", 4, tiers=tiers, **below)
+    trainer(table)([1, 2])
+    before = of(table).looked_up
+
+    # When both are read beside a key that has no row, in three ways
+    ids = tf.constant([1, 2, 3], tf.int64)
+    tf.nn.embedding_lookup(table, ids), tf.gather(table, ids), table.sparse_read(ids)
+
+    # Then each id counts
+    assert of(table).looked_up == before + 9
+    assert sum(of(table).found.values()) == 6
+
+
 @in_tiers("dram+disk", "hbm+dram", "hbm+dram+disk")
 def test_rows_in_memory_and_below(tiers, tmp_path):
     # Given a table with 1,000 keys, most of which are not in the first tier

@@ -118,10 +118,10 @@ int64_t DeviceBudget::bytes() const {
   return bytes;
 }
 
-int64_t DeviceBudget::max_rows() const {
-  if (budget_.max_bytes == 0) return (max_keys() + most_lent_) * (is_shared_ ? 2 : 1);
+int64_t DeviceBudget::MaxRowsWith(int64_t max_keys) const {
+  if (budget_.max_bytes == 0) return (max_keys + most_lent_) * (is_shared_ ? 2 : 1);
   return static_cast<int64_t>(DeviceBudgetBytes::RowsPerKey(budget_) *
-                              static_cast<double>(max_keys()));
+                              static_cast<double>(max_keys));
 }
 
 std::vector<ShareLimit> DeviceBudget::Limits() const {

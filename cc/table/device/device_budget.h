@@ -46,7 +46,8 @@ class DeviceBudget {
   int64_t least_keys_of_share() const { return MaxKeysOfShare(budget_.shares_of_rank() - 1); }
   // The most rows of keys and, with a budget of keys, of rows to lend. Where other batches hold
   // rows of keys that go, or lent rows, new keys need more.
-  int64_t max_rows() const;
+  int64_t max_rows() const { return MaxRowsWith(max_keys_); }
+  int64_t MaxRowsWith(int64_t max_keys) const;
   bool lends() const { return lends_; }
   // A call with so many keys may lend rows to all of them.
   void LendTo(int64_t num_keys) { most_lent_ = std::max(most_lent_, num_keys); }

@@ -221,7 +221,7 @@ UseCounts DeviceHash::use_counts() const {
   const StreamBuffer<RowInfo> infos(count, stream);
   RequireCuda(InfosOfRows(Ref(), device_rows.data(), count, infos.data(), stream));
   for (const RowInfo& info : ToHost(infos.data(), count, stream)) {
-    if (info.count >= 0) counts.AddAge(last_step_, info.version);  // else it is no key's
+    if (info.count >= 0) counts.AddAge(last_step(), info.version);  // else it is no key's
   }
   return counts;
 }

@@ -54,6 +54,7 @@ class DeviceHash : public EmbeddingTable {
     return {reinterpret_cast<const char*>(ref_.infos), sizeof(RowInfo)};
   }
   Status Slot(const SlotOptions& slot, void** array) override;
+  Status CheckSlots(const std::vector<SlotOptions>& more) const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {
     const int64_t most = MaxRows(slots) - first_row();
     return budget_ == nullptr ? most : std::min(most, budget_->max_keys());
@@ -74,6 +75,7 @@ class DeviceHash : public EmbeddingTable {
   void SetAdmissionState(const AdmissionState& state) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   void TakeEvicted(KeyedRows* rows) override;
+  void CountWithoutPlace(int64_t num_keys) override;
   BudgetCounts budget_counts() const override;
   UseCounts use_counts() const override;
   ChangeLog* changes() override;
@@ -215,6 +217,8 @@ class DeviceHash : public EmbeddingTable {
   int64_t BudgetKeys(const std::vector<SlotOptions>& more_slots = {}) const;
   // An error: a budget of bytes has not a key for each share, with those slots too.
   Status CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) const;
+  // The error of more slots, with which the budget has space for so many keys.
+  Status NeedsLargerBudget(int64_t max_keys) const;
   // With a budget of bytes: fewer keys, with those slots too. An error: there is no space for them.
   Status FitToBytes(const std::vector<SlotOptions>& more_slots);
   // The most keys that are counted without a row, if so many were enqueued for training since
@@ -311,7 +315,6 @@ class DeviceHash : public EmbeddingTable {
   DeviceUse use_;
   std::unique_ptr<DeviceBudget> budget_;                   // null: without one
   int score_slot_ = -1, born_slot_ = -1, time_slot_ = -1;  // -1: there is none
-  int64_t last_step_ = -1;                                 // that was trained
   std::optional<PlacesArgs> places_;
   std::deque<Retired> retired_;  // a budget without a disk finds rows of erased keys itself
   int64_t clock_ = 0;

@@ -38,7 +38,8 @@ Status DeviceHash::MakeOwnSlots() {
 }
 
 DeviceBudgetBytes DeviceHash::BytesOfKeys(const std::vector<SlotOptions>& more_slots) const {
-  const auto num_arrays = static_cast<int64_t>(2 + slots_.size() + more_slots.size());
+  const auto num_arrays =
+      static_cast<int64_t>(2 + slots_.size() + NewSlots(slots_, more_slots).size());
   const int64_t bytes = BytesPerRow() + BytesOfNewSlots(slots_, more_slots);
   const auto rows_above_disk = has_tier_below() ? std::optional(max_bytes_ / bytes) : std::nullopt;
   return {options_, bytes, num_arrays, first_row(), moves_ != nullptr, rows_above_disk};
@@ -74,6 +75,10 @@ Status DeviceHash::FitToBytes(const std::vector<SlotOptions>& more_slots) {
   if (set.ok() && fits) return {};
   const Status restored = budget_->SetMaxKeys(had);
   if (!set.ok() || !restored.ok()) return set.ok() ? restored : set;
+  return NeedsLargerBudget(max_keys);
+}
+
+Status DeviceHash::NeedsLargerBudget(int64_t max_keys) const {
   return "expected a larger budget than " + std::to_string(options_.budget.max_bytes) +
          " bytes, which have space for " + std::to_string(max_keys) + " keys beside " +
          std::to_string(first_row()) + " initial rows, where the table has memory for " +
@@ -104,6 +109,18 @@ Status DeviceHash::SetScores(const int64_t* keys, int64_t num_keys, const float*
                               reinterpret_cast<float*>(slot_arrays_[score_slot_]->data()), stream));
   RequireCuda(cudaStreamSynchronize(stream));
   return {};
+}
+
+Status DeviceHash::CheckSlots(const std::vector<SlotOptions>& more) const {
+  if (!HasBudgetOfBytes() || BytesOfNewSlots(slots_, more) == 0) return {};
+  const Status status = CheckBudgetKeys(more);
+  const int64_t max_keys = BudgetKeys(more);
+  if (!status.ok() || usable_rows_ <= first_row() + budget_->MaxRowsWith(max_keys)) return status;
+  return NeedsLargerBudget(max_keys);
+}
+
+void DeviceHash::CountWithoutPlace(int64_t num_keys) {
+  if (budget_ != nullptr) budget_->CountOnHost(0, num_keys);
 }
 
 void DeviceHash::TakeEvicted(KeyedRows* rows) {
@@ -172,7 +189,7 @@ void DeviceHash::AddCandidatesOf(int64_t begin, int64_t num_rows, const Kept& ke
     const auto* marks = reinterpret_cast<const uint32_t*>(born.data());
     int64_t num_kept = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
-      if (!IsSafe(marks[i], last_step_, budget.safe_steps)) rows[num_kept++] = rows[i];
+      if (!IsSafe(marks[i], last_step(), budget.safe_steps)) rows[num_kept++] = rows[i];
     }
     rows.resize(num_kept);
   }
@@ -188,7 +205,7 @@ void DeviceHash::AddCandidatesOf(int64_t begin, int64_t num_rows, const Kept& ke
   if (budget.first == EvictFirst::kSmallestNorm) {
     found.values = OfRows(ref_.rows, RowBytes(), rows);
   }
-  const auto orders = OrderOfRows(options_, last_step_, found, ScoreSlot());
+  const auto orders = OrderOfRows(options_, last_step(), found, ScoreSlot());
   for (size_t i = 0; i < rows.size(); ++i) {
     lowest[budget.ShareOf(found.keys[i])]->Add({{orders[i], found.keys[i], rows[i]}});
   }
@@ -249,7 +266,7 @@ Status DeviceHash::FitIntoBudget(KeyedRows* given) {
     const int64_t max_keys = budget_->MaxKeysOfShare(s);
     num_to_go[s] = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
   }
-  const auto orders = OrderOfRows(options_, last_step_, *given, ScoreSlot());
+  const auto orders = OrderOfRows(options_, last_step(), *given, ScoreSlot());
   std::vector<EvictionCandidate> candidates;
   for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
   std::unordered_set<int64_t> dropped;

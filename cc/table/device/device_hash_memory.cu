@@ -218,7 +218,7 @@ Status DeviceHash::Prepare(int64_t num_keys, Access access, bool admits_all, int
   if (access == Access::kTrain && batches_.empty() && !is_ahead) MoveRows();
   streams_.Use(stream);
   if (access == Access::kRead) return {};
-  last_step_ = std::max(last_step_, step);
+  CountStep(step);
   if (tier_prefetcher_ != nullptr && !is_ahead) RequireCuda(tier_prefetcher_->ForgetNext(stream));
   streams_.Follow(&training_stream_, stream);
   if (!is_ahead) ReleaseRetired();

@@ -49,7 +49,7 @@ Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
   KeyedRows some;
   some.slots.resize(slots_.size());
   const auto add_some = [&] {
-    const auto orders = OrderOfRows(options_, last_step_, some, score);
+    const auto orders = OrderOfRows(options_, last_step(), some, score);
     for (size_t i = 0; i < some.keys.size(); ++i) {
       lowest[options_.budget.ShareOf(some.keys[i])]->Add({{orders[i], some.keys[i], kNoRow}});
     }
@@ -59,7 +59,7 @@ Status DiskTieredHash::FindBelow(const LowestOfShares& lowest,
   const auto is_safe = [&](const char* slots) {
     uint32_t born = 0;
     if (born_slot_ >= 0) std::memcpy(&born, slots + slot_at[born_slot_], sizeof(born));
-    return IsSafe(born, last_step_, options_.budget.safe_steps);
+    return IsSafe(born, last_step(), options_.budget.safe_steps);
   };
   const Status status =
       disk_->Visit([&](int64_t key, const RecordHead& head, const char* values, const char* slots) {

@@ -34,7 +34,7 @@ class DiskTieredHash : public DeviceHash {
     counts.expired += disk_->expired();
     const int64_t earliest = disk_->EarliestStep();
     const std::lock_guard<std::mutex> lock(mutex_);
-    counts.AddAge(last_step_, earliest);
+    counts.AddAge(last_step(), earliest);
     return counts;
   }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

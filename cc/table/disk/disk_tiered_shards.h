@@ -53,7 +53,7 @@ class DiskTieredShards : public HostShards, public TierBelowMemory {
   UseCounts use_counts() const override {
     UseCounts counts = HostShards::use_counts();
     counts.expired += disk_->expired();
-    counts.AddAge(use().last_step(), disk_->EarliestStep());
+    counts.AddAge(last_step(), disk_->EarliestStep());
     return counts;
   }
   int64_t disk_bytes() const override { return disk_->store().disk_bytes(); }

@@ -4,9 +4,12 @@
 #include <cstring>
 #include <map>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 
 #include "core/rows.h"
+#include "table/complete_rows.h"
+#include "table/file/places_of_saved.h"
 
 namespace group_embedding {
 namespace {
@@ -58,11 +61,33 @@ class Restorer {
         table_(table),
         parallel_for_(parallel_for) {}
 
+  // Finds the keys that the table's budget has no place for, of all files.
+  Status FindWithoutPlace(const SavedTable& saved, const std::vector<TableFileSummary>& files) {
+    if (!table_->options().budget.is_given()) return {};
+    PlacesOfSaved places(table_);
+    Status status;
+    for (const TableFileSummary& file : files) {
+      if (status.ok() && !as_start_) status = MakeSlots(file.header);
+    }
+    while (status.ok() && places.NextPass()) {
+      for (const bool changes_only : {true, false}) {
+        for (size_t f = 0; f < files.size() && status.ok(); ++f) {
+          if (files[f].header.changes_only != changes_only) continue;
+          status = AddTo(saved.paths[f], &places);
+        }
+      }
+    }
+    without_place_ = places.TakeWithoutPlace();
+    table_->CountWithoutPlace(static_cast<int64_t>(without_place_.size()));
+    return status;
+  }
+
   // The admission state of the last save counts: that of the changes, if there is one.
   Status Restore(const std::string& path, bool with_admission) {
     TableFileReader file(path, files_);
     Status status = file.Open();
     if (status.ok() && !as_start_) status = MakeSlots(file.header());
+    const bool is_full = !file.header().changes_only;
     bool is_last = false;
     while (status.ok() && !is_last) {
       TableFileBlock block;
@@ -75,7 +100,12 @@ class Restorer {
       Keep(&block.erased);
       table_->Erase(block.erased.data(), static_cast<int64_t>(block.erased.size()));
       if (with_admission) AddAdmission(file.header(), &block);
-      if (!block.rows.keys.empty()) status = table_->Insert(ForTable(block.rows), parallel_for_);
+      if (!block.rows.keys.empty()) {
+        KeyedRows rows = ForTable(block.rows);
+        if (is_full && !changed_.empty()) DropRows(changed_, &rows);
+        if (!without_place_.empty()) DropRows(without_place_, &rows);
+        status = table_->Insert(rows, parallel_for_);
+      }
       is_last = block.is_last;
     }
     return status;
@@ -89,6 +119,26 @@ class Restorer {
   }
 
  private:
+  // The rows that a file leaves the table with: those of a full save that no changes name.
+  Status AddTo(const std::string& path, PlacesOfSaved* places) {
+    TableFileReader file(path, files_);
+    Status status = file.Open();
+    if (status.ok() && !as_start_) status = MakeSlots(file.header());
+    for (TableFileBlock block; status.ok() && !block.is_last;) {
+      status = file.Next(&block);
+      if (!status.ok() || file.has_encoded()) break;  // the restore says so
+      KeyedRows rows = ForTable(block.rows);
+      if (file.header().changes_only) {
+        changed_.insert(rows.keys.begin(), rows.keys.end());
+        changed_.insert(block.erased.begin(), block.erased.end());
+      } else {
+        DropRows(changed_, &rows);
+      }
+      places->Add(rows);
+    }
+    return status;
+  }
+
   Status MakeSlots(const TableFileHeader& header) {
     slot_of_.clear();
     saved_types_.clear();
@@ -174,6 +224,8 @@ class Restorer {
   const ParallelFor& parallel_for_;
   std::vector<char> initial_rows_;  // those read so far; a file may have them in several blocks
   AdmissionState admission_;
+  // For a table with a budget: keys that changes name, and those that have no place.
+  std::unordered_set<int64_t> changed_, without_place_;
 };
 
 }  // namespace
@@ -224,14 +276,32 @@ Status WriteChanges(const TableFileHeader& header, Snapshot* snapshot, const std
   return InTable(header.table, status);
 }
 
+namespace {
+
+// The newest time of the parts of the last save.
+TableTime TimeOf(const std::vector<TableFileSummary>& files, bool has_changes) {
+  TableTime time;
+  for (const TableFileSummary& file : files) {
+    if (file.header.changes_only != has_changes) continue;
+    time.last_step = std::max(time.last_step, file.header.time.last_step);
+    time.minute = std::max(time.minute, file.header.time.minute);
+  }
+  return time;
+}
+
+}  // namespace
+
 Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSummary>& files,
                        const RestoreOptions& how, EmbeddingTable* table,
                        const ParallelFor& parallel_for) {
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
+  KeyedRows gone;
+  table->TakeEvicted(&gone);  // the keys come back, or were never there
   table->Clear();
+  table->GoOnAt(TimeOf(files, has_changes));
   Restorer restorer(how, *saved.source, table, parallel_for);
-  Status status;
+  Status status = restorer.FindWithoutPlace(saved, files);
   for (const bool changes_only : {false, true}) {
     for (size_t f = 0; f < files.size() && status.ok(); ++f) {
       if (files[f].header.changes_only != changes_only) continue;

@@ -13,7 +13,7 @@
 namespace group_embedding {
 
 // The version that is written, and the oldest one that is read.
-inline constexpr uint32_t kFileVersion = 3, kOldestFileVersion = 1;
+inline constexpr uint32_t kFileVersion = 4, kOldestFileVersion = 1;
 inline constexpr uint32_t kFooter = 0;  // the kind of the last section; its payload is empty
 
 // What a finished file is known by.

@@ -1,5 +1,7 @@
 #include "table/file/table_file_header.h"
 
+#include <algorithm>
+#include <limits>
 #include <unordered_set>
 
 #include "table/file/byte_stream.h"
@@ -26,6 +28,7 @@ TableFileHeader HeaderOf(const EmbeddingTable& table) {
   const TableOptions& options = table.options();
   TableFileHeader header;
   header.table = options.name;
+  header.time = table.time();
   header.dim = options.dim;
   header.dtype = options.dtype;
   header.key_type = options.key_type;
@@ -55,6 +58,10 @@ const char* FindFault(const TableFileHeader& header, int64_t file_bytes) {
   const int64_t initial = header.initial.matrix_rows;
   if (initial < 0 || initial > file_bytes / RowBytes(header))
     return "more initial rows than it has";
+  const int64_t most_minutes = std::numeric_limits<uint32_t>::max();
+  if (header.time.last_step < -1 || header.time.minute < 0 || header.time.minute > most_minutes) {
+    return "a time that there is not";
+  }
   if (!IsGood(header.admission)) return "a filter that there is not";
   return nullptr;
 }
@@ -68,6 +75,8 @@ std::string HeaderPayload(const TableFileHeader& header) {
   out.Put(header.num_parts);
   out.Put(static_cast<int32_t>(header.changes_only));
   out.Put(header.step);
+  out.Put(header.time.last_step);
+  out.Put(header.time.minute);
   out.Put(header.dim);
   out.Put(static_cast<int32_t>(header.dtype));
   out.Put(static_cast<int32_t>(header.key_type));
@@ -101,6 +110,11 @@ bool ParseHeader(const std::string& payload, uint32_t version, TableFileHeader* 
   header->num_parts = in.Get<int32_t>();
   header->changes_only = in.Get<int32_t>() != 0;
   header->step = in.Get<int64_t>();
+  header->time = {std::max<int64_t>(header->step, 0) - 1, 0};
+  if (version >= 4) {
+    header->time.last_step = in.Get<int64_t>();
+    header->time.minute = in.Get<int64_t>();
+  }
   header->dim = in.Get<int32_t>();
   const int32_t dtype = in.Get<int32_t>();
   header->dtype = static_cast<DataType>(dtype);

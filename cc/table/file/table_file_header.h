@@ -21,7 +21,8 @@ struct TableFileHeader {
   uint64_t file_id = 0;  // no other file has it; drawn by TableFileWriter
   int32_t part = 0, num_parts = 1;
   bool changes_only = false;  // rows changed and keys erased since a full save
-  int64_t step = -1;
+  int64_t step = -1;          // of the save
+  TableTime time;  // before format version 4 no minute, and the step before that of the save
   int32_t dim = 0;
   DataType dtype = DataType::kFloat32;
   KeyType key_type = KeyType::kUnknown;  // unknown before format version 3

@@ -202,10 +202,12 @@ Status CheckFits(const SavedTable& saved, const std::vector<TableFileSummary>& f
 // Rows are counted where it is not plain.
 Status CheckSpace(const SavedTable& saved, const std::vector<TableFileSummary>& files,
                   const EmbeddingTable& table, const RestoreOptions& how) {
-  if (table.options().budget.is_given()) return {};  // it keeps those that fit
   const std::string& name = table.options().name;
   const std::vector<SlotOptions> slots =
       how.as_start ? std::vector<SlotOptions>() : SlotsOf(files, table);
+  if (table.options().budget.is_given()) {  // it keeps the keys that fit
+    return table.CheckSlots(slots).In("table '" + name + "', slots of the checkpoint: ");
+  }
   const int64_t max_keys = table.max_keys(slots);
   int64_t num_keys = 0;
   for (const TableFileSummary& file : files) num_keys += file.totals.num_rows;

@@ -23,7 +23,7 @@ class BudgetLocator : public RowLocator {
         tier_(table->lower_tier()),
         first_step_(table->options().admission.kind == Admission::Kind::kBloom ? 2 : 1),
         batch_(table) {
-    keys_.Begin(table, requests_, step);
+    keys_.Begin(table, requests_);
     num_keys_ = keys_.NumKeys();
     own_batches_.push_back(batch_.number());
     for (const KeysToLocate& request : requests_) own_batches_.push_back(request.batch);

@@ -14,7 +14,6 @@ namespace group_embedding {
 struct BudgetUse {
   // The lock of training: held from the count of new keys until they have their rows.
   std::mutex training;
-  std::atomic<int64_t> last_step{-1};  // that was trained
   std::atomic<int64_t> num_evicted{0};
   std::atomic<int64_t> num_without_place{0};
   // Keys without a row that were counted since the table was made, and of each share those that

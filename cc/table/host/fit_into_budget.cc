@@ -39,10 +39,10 @@ Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bo
   if (!*is_changed) return {};
   status = CompleteRows(*this, given, kept);
   if (!status.ok()) return status;
-  const auto orders = OrderOfRows(options(), budget_->last_step, *kept, score_slot_);
+  const auto orders = OrderOfRows(options(), last_step(), *kept, score_slot_);
   std::vector<EvictionCandidate> candidates, lowest;
   for (const auto& [key, i] : new_keys) candidates.push_back({orders[i], key, kNoRow});
-  status = FindLowest(num_to_go, budget_->last_step, SerialFor, &lowest, candidates, all);
+  status = FindLowest(num_to_go, last_step(), SerialFor, &lowest, candidates, all);
   if (!status.ok()) return status;
   std::unordered_set<int64_t> dropped;
   const auto end = std::remove_if(lowest.begin(), lowest.end(), [&](const auto& candidate) {

@@ -155,8 +155,10 @@ class HostShards : public EmbeddingTable, public HostTable {
   BudgetCounts budget_counts() const override;
   UseCounts use_counts() const override;
   void TakeEvicted(KeyedRows* rows) override;
+  void CountWithoutPlace(int64_t num_keys) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   Status Slot(const SlotOptions& slot, void** array) override;
+  Status CheckSlots(const std::vector<SlotOptions>& more) const override;
   const std::vector<SlotOptions>& slots() const override { return store_.slots(); }
   int64_t num_keys() const override;
   int64_t max_keys(const std::vector<SlotOptions>& slots) const override {

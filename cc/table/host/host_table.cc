@@ -168,7 +168,7 @@ UseCounts HostShards::use_counts() const {
   const int64_t stride = 1 + (store_.num_rows() - first_row()) / kMostLookedAt;
   for (int64_t row = first_row(); row < store_.num_rows(); row += stride) {
     if (!store_.infos().IsKeys(row)) continue;
-    counts.AddAge(use_.last_step(), store_.infos().VersionOf(row));
+    counts.AddAge(last_step(), store_.infos().VersionOf(row));
   }
   return counts;
 }

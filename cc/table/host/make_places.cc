@@ -38,8 +38,8 @@ Status HostShards::MakeOwnSlots() {
 }
 
 BudgetBytes HostShards::BytesOfKeys(const std::vector<SlotOptions>& more_slots) const {
-  return {options(), store_.BytesPerRow(more_slots), slots().size() + more_slots.size(),
-          has_tier_below()};
+  return {options(), store_.BytesPerRow(more_slots),
+          slots().size() + NewSlots(slots(), more_slots).size(), has_tier_below()};
 }
 
 Status HostShards::CheckBudgetKeys(const std::vector<SlotOptions>& more_slots) const {
@@ -106,7 +106,6 @@ Status HostShards::MakePlaces(const std::vector<int64_t>& new_keys, int64_t step
                               const std::vector<int64_t>& own_batches,
                               const ParallelFor& parallel_for,
                               std::unordered_set<int64_t>* without_place) {
-  budget_->last_step = std::max(budget_->last_step.load(), step);
   if (new_keys.empty()) return {};
   const Budget& budget = options().budget;
   const int64_t table_keys = BudgetKeys(), num_shares = budget.shares_of_rank();
@@ -140,6 +139,10 @@ BudgetCounts HostShards::budget_counts() const {
   if (budget_ == nullptr) return {};
   const int64_t num_missed = evicted() == nullptr ? 0 : evicted()->num_missed();
   return {BudgetKeys(), budget_->num_evicted, budget_->num_without_place, num_missed};
+}
+
+void HostShards::CountWithoutPlace(int64_t num_keys) {
+  if (budget_ != nullptr) budget_->num_without_place += num_keys;
 }
 
 void HostShards::TakeEvicted(KeyedRows* rows) {
@@ -186,23 +189,29 @@ Status HostShards::Slot(const SlotOptions& slot, void** array) {
   return store_.Slot(slot, array);
 }
 
+Status HostShards::CheckSlots(const std::vector<SlotOptions>& more) const {
+  const Budget& budget = options().budget;
+  if (budget.max_bytes == 0 || BytesOfNewSlots(slots(), more) == 0) return {};
+  const int64_t table_keys = BudgetKeys(more), num_used = store_.num_rows() - first_row();
+  const int64_t max_rows = table_keys + BudgetBytes::MoreRows(table_keys);
+  if (num_used == 0) {
+    const Status too_small = CheckBudgetKeys(more);
+    if (!too_small.ok()) return too_small;
+  }
+  if (table_keys > 0 && num_used <= max_rows) return {};
+  return "expected a budget for the " + std::to_string(num_used) +
+         " rows that the table has used, got " + std::to_string(budget.max_bytes) +
+         " bytes, which with this slot hold " + std::to_string(max_rows) +
+         "; raise max_bytes, or train with the optimizer that needs the slot from the first step "
+         "on";
+}
+
 // Rows become longer, so fewer keys fit into so many bytes.
 Status HostShards::ShrinkFor(const SlotOptions& slot) {
+  const Status fits = CheckSlots({slot});
+  if (!fits.ok()) return fits.In("table '" + options().name + "', slot '" + slot.name + "': ");
   const Budget& budget = options().budget;
   const int64_t table_keys = BudgetKeys({slot});
-  const int64_t max_rows = table_keys + BudgetBytes::MoreRows(table_keys);
-  const std::string where = "table '" + options().name + "', slot '" + slot.name + "': ";
-  if (store_.num_rows() == first_row()) {
-    const Status too_small = CheckBudgetKeys({slot});
-    if (!too_small.ok()) return too_small.In(where);
-  }
-  if (table_keys == 0 || store_.num_rows() - first_row() > max_rows) {
-    return where + "expected a budget for the " + std::to_string(store_.num_rows() - first_row()) +
-           " rows that the table has used, got " + std::to_string(budget.max_bytes) +
-           " bytes, which with this slot hold " + std::to_string(max_rows) +
-           "; raise max_bytes, or train with the optimizer that needs " +
-           "the slot from the first step on";
-  }
   CompleteEviction();
   std::vector<int64_t> num_to_go;
   Status status = CountShares(&num_to_go);
@@ -211,8 +220,8 @@ Status HostShards::ShrinkFor(const SlotOptions& slot) {
     const int64_t kept = num_to_go[s] <= max_keys ? num_to_go[s] : budget.NumKept(max_keys, 0);
     num_to_go[s] -= kept;
   }
-  if (status.ok()) status = EvictLowest(num_to_go, budget_->last_step, {}, SerialFor);
-  if (status.ok()) store_.LimitRows(max_rows);
+  if (status.ok()) status = EvictLowest(num_to_go, last_step(), {}, SerialFor);
+  if (status.ok()) store_.LimitRows(table_keys + BudgetBytes::MoreRows(table_keys));
   return status;
 }
 

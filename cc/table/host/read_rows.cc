@@ -28,6 +28,7 @@ void LocatePart(HostShards* table, KeysByShard* keys, int64_t first_shard, int64
     const int s = static_cast<int>((first_shard + n) % HostShards::kNumShards);
     HostShards::Shard& shard = table->shard(s);
     std::lock_guard<std::mutex> lock(shard.mutex);
+    int64_t num_keys = 0, num_found = 0;
     keys->ForShard(
         s, [&](int64_t, uint64_t hash) { shard.index.Prefetch(hash); },
         [&](uint64_t hash) { return shard.index.PrefetchInfo(hash); },
@@ -35,7 +36,11 @@ void LocatePart(HostShards* table, KeysByShard* keys, int64_t first_shard, int64
           const int64_t found = shard.index.Find(key, hash, probable_row);
           const int64_t row = HostShards::UnlessEvicted(snapshot.get(), found);
           rows[i] = row != kNoRow ? row : table->store().DefaultRow(key);
+          ++num_keys;
+          num_found += row != kNoRow;
         });
+    ShardUse::Add(num_found, &shard.use.num_found);
+    ShardUse::Add(num_keys - num_found, &shard.use.num_without);
   }
 }
 

@@ -18,7 +18,7 @@ class ShardLocator : public RowLocator {
  public:
   ShardLocator(HostShards* table, std::vector<KeysToLocate> requests, Access access, int64_t step)
       : requests_(std::move(requests)), access_(access), step_(step), tier_(table->lower_tier()) {
-    keys_.Begin(table, requests_, access == Access::kTrain ? step : -1);
+    keys_.Begin(table, requests_);
     counts_in_bloom_ =
         access == Access::kTrain && table->options().admission.kind == Admission::Kind::kBloom;
     num_keys_ = keys_.NumKeys();
@@ -82,6 +82,7 @@ class ShardLocator : public RowLocator {
 
 std::unique_ptr<RowLocator> HostShards::Locate(std::vector<KeysToLocate> requests, Access access,
                                                int64_t step) {
+  if (access == Access::kTrain) CountStep(step);
   if (access == Access::kTrain && options().budget.is_given()) {
     return MakeBudgetLocator(this, std::move(requests), step);
   }

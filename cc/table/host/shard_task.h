@@ -67,14 +67,14 @@ struct TableKeys {
   bool is_counted = true;                    // as of KeysToLocate
   int sampled_shard = HostShards::kNoShard;  // whose keys the call counts
 
-  // A call begins. step: -1: it does not train.
-  void Begin(HostShards* of, const std::vector<KeysToLocate>& requests, int64_t step) {
+  // A call begins.
+  void Begin(HostShards* of, const std::vector<KeysToLocate>& requests) {
     table = of;
     for (const KeysToLocate& request : requests) {
       AddChunks(request, &chunks);
       is_counted = request.is_counted;
     }
-    if (is_counted) sampled_shard = of->use().BeginCall(step);
+    if (is_counted) sampled_shard = of->use().BeginCall();
   }
   int64_t NumKeys() const {
     int64_t total = 0;

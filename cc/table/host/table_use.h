@@ -38,9 +38,8 @@ class TableUse {
   static constexpr int kSampleEvery = 8;
   static constexpr int kNoShard = -1;
 
-  // A call begins: the shard whose keys it is to sample, or kNoShard. step: -1: not trained.
-  int BeginCall(int64_t step) {
-    if (step > last_step_.load(std::memory_order_relaxed)) last_step_ = step;
+  // A call begins: the shard whose keys it is to sample, or kNoShard.
+  int BeginCall() {
     const uint64_t call = num_calls_.fetch_add(1, std::memory_order_relaxed);
     return call % kSampleEvery != 0 ? kNoShard : static_cast<int>(call / kSampleEvery % kNumShards);
   }
@@ -56,7 +55,6 @@ class TableUse {
     expired_ += counts;
   }
   void AddWait(int64_t nanoseconds) { ShardUse::Add(nanoseconds, &wait_nanoseconds_); }
-  int64_t last_step() const { return last_step_; }
 
   void AddTo(UseCounts* counts) const {
     counts->wait_nanoseconds += wait_nanoseconds_;
@@ -76,7 +74,7 @@ class TableUse {
   };
 
   std::atomic<uint64_t> num_calls_{0};
-  std::atomic<int64_t> last_step_{-1}, wait_nanoseconds_{0};
+  std::atomic<int64_t> wait_nanoseconds_{0};
   mutable std::mutex mutex_;  // of what follows
   ExpiredCounts expired_;
   std::array<ShareOfCall, kNumShards> samples_;

@@ -11,6 +11,7 @@
 #include "core/parallel.h"
 #include "python/array.h"
 #include "table/disk/disk_tiered_table.h"
+#include "table/file/table_file_header.h"
 #include "table/host/host_table.h"
 
 namespace group_embedding {
@@ -32,8 +33,10 @@ Eviction EvictionOf(pybind11::handle given);
 
 class PySnapshot {
  public:
-  explicit PySnapshot(std::unique_ptr<Snapshot> snapshot) : snapshot_(std::move(snapshot)) {}
+  explicit PySnapshot(std::unique_ptr<Snapshot> snapshot)
+      : snapshot_(std::move(snapshot)), header_(HeaderOf(snapshot_->table())) {}
 
+  const TableFileHeader& header() const { return header_; }  // as of the snapshot
   int64_t NumRows() const { return snapshot_->num_rows(); }
   pybind11::dict Read(int64_t begin, int64_t end);
   pybind11::array Erased() const;
@@ -44,6 +47,7 @@ class PySnapshot {
 
  private:
   std::unique_ptr<Snapshot> snapshot_;
+  const TableFileHeader header_;
 };
 
 class PyHostTable {

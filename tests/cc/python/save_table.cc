@@ -16,7 +16,7 @@ using py::literals::operator""_a;
 
 py::dict Write(PySnapshot& snapshot, const std::string& path, uint64_t save_id, int32_t part,
                int32_t num_parts, bool changes_only, int64_t step) {
-  TableFileHeader header = HeaderOf(snapshot.get().table());
+  TableFileHeader header = snapshot.header();
   header.save_id = save_id;
   header.part = part;
   header.num_parts = num_parts;

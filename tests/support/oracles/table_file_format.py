@@ -14,6 +14,8 @@ HEADER_FIELDS = {
     "num_parts": "i",
     "changes_only": "i",
     "step": "q",
+    "last_step": "q",
+    "minute": "q",
     "dim": "i",
     "dtype": "i",
     "key_dtype": "i",
@@ -29,6 +31,8 @@ HEADER_FIELDS = {
     "num_hashes": "i",
     "counter_bytes": "i",
 }
+
+SINCE_VERSION_4 = ("last_step", "minute")
 
 
 def _make_table():
@@ -67,7 +71,7 @@ def sections_of(data):
     return found
 
 
-def file_of(sections, version=3):
+def file_of(sections, version=4):
     """A file whose checksums are all right."""
     preamble = MAGIC + struct.pack("<I", version)
     parts = [preamble, struct.pack("<I", crc32c(preamble))]
@@ -102,9 +106,11 @@ def header_of(payload):
     return Header(payload[4 : 4 + size], fields, slots)
 
 
-def header_payload(header):
+def header_payload(header, version=4):
     out = struct.pack("<I", len(header.table)) + header.table
-    out += struct.pack("<" + "".join(HEADER_FIELDS.values()), *header.fields.values())
+    names = [name for name in HEADER_FIELDS if version >= 4 or name not in SINCE_VERSION_4]
+    layout = "<" + "".join(HEADER_FIELDS[name] for name in names)
+    out += struct.pack(layout, *(header.fields[name] for name in names))
     out += struct.pack("<I", len(header.slots))
     for name, *numbers in header.slots:
         out += struct.pack("<I", len(name)) + name + struct.pack("<iif", *numbers)
@@ -113,7 +119,7 @@ def header_payload(header):
 
 def manifest_of(content):
     """A manifest of what lies between the version and the checksum, with a right checksum."""
-    content = MANIFEST_MAGIC + struct.pack("<I", 3) + content
+    content = MANIFEST_MAGIC + struct.pack("<I", 4) + content
     return content + struct.pack("<I", crc32c(content))
 
 
