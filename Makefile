@@ -50,7 +50,7 @@ LIBRARY     := setup.py $(wildcard buildtools/*.py) \
                $(shell find cc $(EXTENSIONS:%=-path % -prune -o) \( -type d -o -name '*.[ch]*' \) -print)
 NATIVE      := $(LIBRARY) $(shell find $(EXTENSIONS) -path cc/serving/server -prune -o \
                \( -type d -o -name '*.[ch]*' \) -print)
-SERVER      := $(shell find cc/serving/server -type f) cc/serving/c_api/ge_serving.h buildtools/serving.py requirements/serving.sh
+SERVER      := $(shell find cc/serving/server cc/table/file -type f) cc/serving/c_api/ge_serving.h buildtools/serving.py requirements/serving.sh
 LAUNCH      := $(if $(SEVERAL),$(BIN)/horovodrun -np $(RANKS)) $(BIN)/python
 SETTINGS    := MARCH=$(GROUP_EMBEDDING_MARCH) CUDA=$(GROUP_EMBEDDING_CUDA) ARCHS=$(GROUP_EMBEDDING_CUDA_ARCHS) GPU=$(GPU)
 

@@ -30,9 +30,9 @@ def test_core_includes_nothing_above_it():
 # memory. Everything else returns a Status.
 THROWS = {
     "cc/core/status.h": ["runtime_error"],
-    "cc/table/host/row_infos.cc": ["bad_alloc"],
-    "cc/table/large_page_blocks.cc": ["bad_alloc"],
-    "cc/table/zeroed_memory.h": ["bad_alloc"],
+    "cc/table/host/row_infos.cc": ["NoMemory"],
+    "cc/table/large_page_blocks.cc": ["NoMemory"],
+    "cc/table/zeroed_memory.h": ["NoMemory"],
 }
 
 

@@ -172,13 +172,7 @@ class Oracle:
         self.rule.apply(given, *zip(*touched))
         for table, gradient in zip(trained, gradients):
             if table.is_keyed and gradient is not None:
-                self.count_step(self.keys[table.name])
-
-    def count_step(self, keys):
-        """The version of keys that the next step trains: the steps of the optimizer, where it
-        counts them, after the last one that trained the table."""
-        is_v1 = self.program.optimizer.family == "v1"
-        keys.steps = keys.steps + 1 if is_v1 else int(self.rule.num_steps())
+                self.keys[table.name].steps += 1  # the version of keys that the next one trains
 
     def slots(self):
         """{(table or None for the dense variable, name of the slot): value}"""
