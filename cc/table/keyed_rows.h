@@ -40,6 +40,7 @@ struct KeyedRowsView {
   const int64_t *keys = nullptr, *counts = nullptr, *versions = nullptr;  // [num_keys]
   const char* values = nullptr;                                           // [num_keys, dim]
   std::vector<const char*> slots;  // per slot of the table, [num_keys, width]; may be fewer
+  bool has_places = false;  // for all keys, in the table's budget: it need not count them again
 
   KeyedRowsView() = default;
   KeyedRowsView(const KeyedRows& rows)  // NOLINT: implicit, as for a string_view

@@ -104,7 +104,9 @@ class Restorer {
         KeyedRows rows = ForTable(block.rows);
         if (is_full && !changed_.empty()) DropRows(changed_, &rows);
         if (!without_place_.empty()) DropRows(without_place_, &rows);
-        status = table_->Insert(rows, parallel_for_);
+        KeyedRowsView view = rows;
+        view.has_places = table_->options().budget.is_given();  // without_place_ has the others
+        status = table_->Insert(view, parallel_for_);
       }
       is_last = block.is_last;
     }

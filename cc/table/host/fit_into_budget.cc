@@ -14,6 +14,9 @@ namespace group_embedding {
 Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bool* is_changed) {
   *is_changed = false;
   if (budget_ == nullptr || given.num_keys == 0) return {};
+  // A call of its own: rows that the last one located are no longer used.
+  if (lower_tier() != nullptr) lower_tier()->StartLocating();
+  if (given.has_places) return {};
   const Budget& budget = options().budget;
   std::vector<KeyInfo> infos(given.num_keys);
   Status status = Describe(given.keys, given.num_keys, infos.data());
@@ -24,8 +27,6 @@ Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bo
     all.insert(given.keys[i]);
     if (infos[i].tier == kNoTier) new_keys[given.keys[i]] = i;
   }
-  // A call of its own: rows that the last one located are no longer used.
-  if (lower_tier() != nullptr) lower_tier()->StartLocating();
   const int64_t table_keys = BudgetKeys();
   std::vector<int64_t> num_to_go;
   status = CountShares(&num_to_go);
