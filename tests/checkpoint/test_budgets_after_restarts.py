@@ -84,6 +84,7 @@ def test_steps_are_those_in_which_a_table_was_trained():
     # Given two tables of one optimizer, one of which is trained in few steps
     optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
     rare, often = (make(name, evict_after_steps=2) for name in ("rare", "often"))
+    optimizer.build([rare, often])
     train_rare, train_often = (trainer(table, optimizer) for table in (rare, often))
     train_rare([1, 2])
 
