@@ -32,20 +32,6 @@ int64_t NumberIn(const std::string& path) {
   return file >> number ? number : -1;
 }
 
-// What the kernel can give without ending a process: free pages, those of files, and swap.
-int64_t LeftOfHost(const std::string& root) {
-  std::ifstream file(root + "/proc/meminfo");
-  std::string word;
-  int64_t kilobytes = 0, num_found = 0;
-  for (int64_t value; num_found < 2 && file >> word;) {
-    if ((word == "MemAvailable:" || word == "SwapFree:") && file >> value) {
-      kilobytes += value;
-      ++num_found;
-    }
-  }
-  return num_found > 0 ? kilobytes << 10 : PhysicalBytes();
-}
-
 int64_t AddressesLeft() {
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
@@ -103,8 +89,22 @@ std::string MemoryLeft::InWords() const {
 
 bool AddressesAreLimited() { return AddressesLeft() >= 0; }
 
+// What the kernel can give without ending a process: free pages, those of files, and swap.
+MemoryLeft FindHostMemoryLeft(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::string word;
+  int64_t kilobytes = 0, num_found = 0;
+  for (int64_t value; num_found < 2 && file >> word;) {
+    if ((word == "MemAvailable:" || word == "SwapFree:") && file >> value) {
+      kilobytes += value;
+      ++num_found;
+    }
+  }
+  return {num_found > 0 ? kilobytes << 10 : PhysicalBytes(), "", /*is_of_pages=*/true};
+}
+
 MemoryLeft FindMemoryLeft(const std::string& root) {
-  MemoryLeft left = {LeftOfHost(root), "", /*is_of_pages=*/true};
+  MemoryLeft left = FindHostMemoryLeft(root);
   const int64_t addresses = AddressesLeft();
   if (addresses >= 0 && addresses < left.bytes) {
     left = {addresses, "of the limit of address space (raise RLIMIT_AS, `ulimit -v`)"};

@@ -133,6 +133,8 @@ TEST(TheLeastOfAllGroupsOfTheSecondKindIsLeft) {
 
   // Then that is what the container's limit leaves
   CHECK_EQ(left.bytes, 3500000);
+  // And page-locked memory, which counts in no group, is left of the host's
+  CHECK_EQ(FindHostMemoryLeft(kernel.root()).bytes, PhysicalBytes());
   CHECK_TRUE(left.limit.find("memory.max") != std::string::npos);
 }
 

@@ -22,7 +22,7 @@ Status DeviceHash::Insert(const KeyedRowsView& given, const ParallelFor&) {
   if (!wrong.ok()) return wrong;
   KeyedRows rows;
   Status incomplete = CompleteRows(*this, given, &rows);
-  if (incomplete.ok() && !has_tier_below()) incomplete = FitIntoBudget(&rows);
+  if (incomplete.ok() && !has_tier_below() && !given.has_places) incomplete = FitIntoBudget(&rows);
   if (!incomplete.ok()) return incomplete;
   std::unordered_map<int64_t, size_t> last;
   for (size_t i = 0; i < rows.keys.size(); ++i) last[rows.keys[i]] = i;

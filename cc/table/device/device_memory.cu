@@ -173,16 +173,18 @@ class MappedMemory : public DeviceMemory {
     const std::string wants =
         "it wants " + std::to_string(more) + " bytes beside " + std::to_string(bytes_);
     if (!on_device) {
-      return wants + " of the host's memory, page-locked, and " + FindMemoryLeft().InWords() +
+      return wants + " of the host's memory, page-locked, and " + FindHostMemoryLeft().InWords() +
              " (" + driver_.Text(result) + ")";
     }
     return wants + ", and " + std::to_string(DeviceBytesLeft()) +
            " bytes of the GPU's memory are left (" + driver_.Text(result) + ")";
   }
 
-  // One piece at [begin, begin + bytes), of one tier.
+  // One piece at [begin, begin + bytes), of one tier. A driver that is asked for more of the host's
+  // memory than is left may have the kernel end a process.
   CUresult Map(int64_t begin, int64_t bytes) {
     const bool on_device = begin < device_bytes_;
+    if (!on_device && !HasMemoryFor(bytes, FindHostMemoryLeft())) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUmemAllocationProp properties = Properties(on_device ? OnDevice() : OnHost());
     Piece piece = {reinterpret_cast<CUdeviceptr>(data_) + begin, static_cast<size_t>(bytes), 0};
     CUresult result = driver_.create(&piece.handle, piece.bytes, &properties, 0);

@@ -161,7 +161,7 @@ Status DiskTieredHash::Insert(const KeyedRowsView& given, const ParallelFor& par
   };
   KeyedRows kept;
   Status status = CompleteRows(*this, given, &kept);
-  if (status.ok()) status = FitIntoBudget(&kept);
+  if (status.ok() && !given.has_places) status = FitIntoBudget(&kept);
   keys_of_shares_.clear();
   return status.ok() ? InsertInTiers(*this, kept, kMoved, memory, disk_.get()) : status;
 }
