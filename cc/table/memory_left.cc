@@ -25,6 +25,9 @@ constexpr GroupFiles kFirst = {"memory", "/sys/fs/cgroup/memory", "memory.limit_
                                "memory.usage_in_bytes", "total_"};
 constexpr GroupFiles kSecond = {"", "/sys/fs/cgroup", "memory.max", "memory.current", ""};
 
+// Of pages, for all else that the process does.
+constexpr int64_t kForOthers = int64_t{64} << 20;
+
 // The number that a file begins with; -1: there is none, as where it says "max".
 int64_t NumberIn(const std::string& path) {
   std::ifstream file(path);
@@ -84,7 +87,9 @@ int64_t LeftOfGroups(const std::string& root, const GroupFiles& files) {
 
 std::string MemoryLeft::InWords() const {
   return std::to_string(bytes) + " bytes are left " +
-         (limit.empty() ? "of the host's memory" : limit);
+         (limit.empty() ? "of the host's memory" : limit) +
+         (is_of_pages ? ", of which tables leave " + std::to_string(kForOthers) + " to others"
+                      : "");
 }
 
 bool AddressesAreLimited() { return AddressesLeft() >= 0; }
@@ -119,7 +124,6 @@ MemoryLeft FindMemoryLeft(const std::string& root) {
 }
 
 bool HasMemoryFor(int64_t bytes, const MemoryLeft& left) {
-  constexpr int64_t kForOthers = int64_t{64} << 20;
   return bytes <= left.bytes - (left.is_of_pages ? kForOthers : 0);
 }
 

@@ -13,7 +13,7 @@ struct MemoryLeft {
   // them, where it refuses more addresses.
   bool is_of_pages = false;
 
-  // "100 bytes are left of the host's memory".
+  // "100 bytes are left of the host's memory, of which tables leave 67108864 to others".
   std::string InWords() const;
 };
 

@@ -149,7 +149,9 @@ TEST(WithoutGroupsTheHostsMemoryIsLeft) {
 
   // Then that is it, or all that the host has
   CHECK_EQ(left.bytes, 4008 << 10);
-  CHECK_EQ(left.InWords(), "4104192 bytes are left of the host's memory");
+  CHECK_EQ(left.InWords(),
+           "4104192 bytes are left of the host's memory, of which tables leave "
+           "67108864 to others");
   CHECK_EQ(HasMemoryFor(1, left), false);
   CHECK_EQ(FindMemoryLeft(silent.root()).bytes, PhysicalBytes());
 }

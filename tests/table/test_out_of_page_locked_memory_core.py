@@ -52,6 +52,7 @@ def host_bytes():
 pytestmark = [
     *on_gpu,
     pytest.mark.slow,
+    pytest.mark.budget(240),
     pytest.mark.skipif(host_bytes() > MOST_OF_HOST, reason="the host has more memory to take"),
 ]
 
@@ -125,7 +126,7 @@ def test_page_locked_memory_that_runs_out_is_an_error(leave, has_disk, op, tmp_p
     print(f"after {len(done)} calls: {error}")
     assert "table 'user' is full" in error or "table 'item' is full" in error
     assert "wants" in error and "of the host's memory, page-locked, and" in error
-    assert "bytes are left of the host's memory (" in error and "set a budget" in error
+    assert "bytes are left of the host's memory, of which" in error and "set a budget" in error
 
     # And each table has what it had, trains it and is saved, and gets the same keys with memory
     leave(FOR_CALLS)

@@ -180,8 +180,8 @@ class MappedMemory : public DeviceMemory {
            " bytes of the GPU's memory are left (" + driver_.Text(result) + ")";
   }
 
-  // One piece at [begin, begin + bytes), of one tier. A driver that is asked for more of the host's
-  // memory than is left may have the kernel end a process.
+  // One piece at [begin, begin + bytes), of one tier. The driver gives no error where the host has
+  // too little memory: the kernel ends a process.
   CUresult Map(int64_t begin, int64_t bytes) {
     const bool on_device = begin < device_bytes_;
     if (!on_device && !HasMemoryFor(bytes, FindHostMemoryLeft())) return CUDA_ERROR_OUT_OF_MEMORY;
