@@ -11,7 +11,7 @@
 
 #include "bindings/file_source.h"
 #include "table/file/manifest.h"
-#include "table/file/save_table.h"
+#include "table/file/verify_table.h"
 
 namespace group_embedding {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "table/file/save_table.h"
+#include "table/file/verify_table.h"
 
 namespace group_embedding {
 

@@ -63,6 +63,10 @@ struct Budget {
     const int64_t beside_new = max_keys_of_share > num_new ? max_keys_of_share - num_new : 0;
     return low < beside_new ? low : beside_new;
   }
+  // How many keys go of a share that would have `num_keys`: down to the low mark if it is full.
+  int64_t NumToGo(int64_t num_keys, int64_t max_keys_of_share) const {
+    return num_keys <= max_keys_of_share ? 0 : num_keys - NumKept(max_keys_of_share, 0);
+  }
   // How many evicted keys may wait to be taken where the memory for them is limited: an eighth of
   // all, and those of an eviction.
   int64_t MostHandedOut(int64_t table_keys) const {

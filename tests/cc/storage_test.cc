@@ -12,6 +12,7 @@
 #include "check.h"
 #include "map_table.h"
 #include "table/disk/disk_tiered_table.h"
+#include "table/file/restore_table.h"
 #include "table/file/save_table.h"
 #include "table/host/host_table.h"
 #include "threads.h"

@@ -263,8 +263,7 @@ Status DeviceHash::FitIntoBudget(KeyedRows* given) {
   std::vector<int64_t> num_to_go = KeysOfShares();
   for (const auto& [key, i] : new_keys) ++num_to_go[budget.ShareOf(key)];
   for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
-    const int64_t max_keys = budget_->MaxKeysOfShare(s);
-    num_to_go[s] = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
+    num_to_go[s] = budget.NumToGo(num_to_go[s], budget_->MaxKeysOfShare(s));
   }
   const auto orders = OrderOfRows(options_, last_step(), *given, ScoreSlot());
   std::vector<EvictionCandidate> candidates;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "table/file/save_table.h"
+#include "table/file/verify_table.h"
 
 namespace group_embedding {
 

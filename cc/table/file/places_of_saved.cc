@@ -19,8 +19,8 @@ bool PlacesOfSaved::NextPass() {
   for (size_t s = 0; s < shares_.size(); ++s) {
     Share& share = shares_[s];
     share.max_keys = budget_.MaxKeysOfShare(static_cast<int64_t>(s), table_keys);
-    if (share.num_keys <= share.max_keys) continue;
-    const int64_t num_to_go = share.num_keys - budget_.NumKept(share.max_keys, 0);
+    const int64_t num_to_go = budget_.NumToGo(share.num_keys, share.max_keys);
+    if (num_to_go == 0) continue;
     share.lowest = std::make_unique<LowestKeys>(num_to_go);
     any = true;
   }

@@ -8,7 +8,7 @@
 
 #include "core/row_format.h"
 #include "core/status.h"
-#include "table/file/save_table.h"
+#include "table/file/verify_table.h"
 
 namespace group_embedding {
 

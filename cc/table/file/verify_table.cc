@@ -1,9 +1,8 @@
-// What is wrong with the files of a table, found before it is restored from them.
+#include "table/file/verify_table.h"
+
 #include <algorithm>
 #include <map>
 #include <unordered_set>
-
-#include "table/file/save_table.h"
 
 namespace group_embedding {
 namespace {

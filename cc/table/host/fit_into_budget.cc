@@ -33,8 +33,7 @@ Status HostShards::FitIntoBudget(const KeyedRowsView& given, KeyedRows* kept, bo
   if (!status.ok()) return status;
   for (const auto& [key, i] : new_keys) ++num_to_go[budget.ShareOf(key)];
   for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
-    const int64_t max_keys = budget.MaxKeysOfShare(s, table_keys);
-    num_to_go[s] = num_to_go[s] <= max_keys ? 0 : num_to_go[s] - budget.NumKept(max_keys, 0);
+    num_to_go[s] = budget.NumToGo(num_to_go[s], budget.MaxKeysOfShare(s, table_keys));
     *is_changed = *is_changed || num_to_go[s] > 0;
   }
   if (!*is_changed) return {};

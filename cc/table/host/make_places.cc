@@ -216,9 +216,7 @@ Status HostShards::ShrinkFor(const SlotOptions& slot) {
   std::vector<int64_t> num_to_go;
   Status status = CountShares(&num_to_go);
   for (int64_t s = 0; s < budget.shares_of_rank(); ++s) {
-    const int64_t max_keys = budget.MaxKeysOfShare(s, table_keys);
-    const int64_t kept = num_to_go[s] <= max_keys ? num_to_go[s] : budget.NumKept(max_keys, 0);
-    num_to_go[s] -= kept;
+    num_to_go[s] = budget.NumToGo(num_to_go[s], budget.MaxKeysOfShare(s, table_keys));
   }
   if (status.ok()) status = EvictLowest(num_to_go, last_step(), {}, SerialFor);
   if (status.ok()) store_.LimitRows(table_keys + BudgetBytes::MoreRows(table_keys));

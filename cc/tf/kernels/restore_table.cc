@@ -5,6 +5,7 @@
 
 #include "core/trace.h"
 #include "table/file/manifest.h"
+#include "table/file/restore_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/device.h"
 #include "tf/support/embedding_table_resource.h"

@@ -7,6 +7,7 @@
 
 #include "core/trace.h"
 #include "table/file/manifest.h"
+#include "table/file/save_table.h"
 #include "table/file/unfinished_saves.h"
 #include "table/random_bits.h"
 #include "tensorflow/core/framework/op_kernel.h"

@@ -8,7 +8,6 @@
 
 #include "core/trace.h"
 #include "table/file/manifest.h"
-#include "table/file/save_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/eviction_words.h"

@@ -6,6 +6,7 @@
 #include "bindings/table_file.h"
 #include "core/owner.h"
 #include "python/host_table.h"
+#include "table/file/restore_table.h"
 #include "table/file/save_table.h"
 
 namespace group_embedding {
