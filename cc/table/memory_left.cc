@@ -25,7 +25,7 @@ constexpr GroupFiles kFirst = {"memory", "/sys/fs/cgroup/memory", "memory.limit_
                                "memory.usage_in_bytes", "total_"};
 constexpr GroupFiles kSecond = {"", "/sys/fs/cgroup", "memory.max", "memory.current", ""};
 
-// Of pages, for all else that the process does.
+// Pages that tables leave for all else that the process does.
 constexpr int64_t kForOthers = int64_t{64} << 20;
 
 // The number that a file begins with; -1: there is none, as where it says "max".

@@ -20,7 +20,7 @@ struct MemoryLeft {
 // Whether the process's address space is limited (RLIMIT_AS).
 bool AddressesAreLimited();
 
-// Of the host alone. Page-locked memory counts in no limit of a process or control group.
+// What the host alone leaves. Page-locked memory counts in no limit of a process or control group.
 MemoryLeft FindHostMemoryLeft(const std::string& root = "");
 
 // The least of what the host, a limit of address space and control groups leave, in either version

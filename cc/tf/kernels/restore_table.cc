@@ -1,11 +1,12 @@
 // Keyed tables are restored from the files beside a checkpoint.
+#include "table/file/restore_table.h"
+
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/trace.h"
 #include "table/file/manifest.h"
-#include "table/file/restore_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/support/device.h"
 #include "tf/support/embedding_table_resource.h"

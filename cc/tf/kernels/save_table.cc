@@ -1,4 +1,6 @@
 // The rows of a snapshot (snapshot_tables.cc) are written to files, without the lock of the table.
+#include "table/file/save_table.h"
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -7,7 +9,6 @@
 
 #include "core/trace.h"
 #include "table/file/manifest.h"
-#include "table/file/save_table.h"
 #include "table/file/unfinished_saves.h"
 #include "table/random_bits.h"
 #include "tensorflow/core/framework/op_kernel.h"
