@@ -34,6 +34,11 @@ class EmbeddingVariableStatistics(PeriodicCallback):
         self._writer: Any = None
         self._before: Statistics | None = None
 
+    def set_model(self, model: Any) -> None:
+        if model is not self.model:
+            self._before = None  # statistics of other tables
+        super().set_model(model)
+
     def on_train_begin(self, logs: Any = None) -> None:
         self._writer = tf.summary.create_file_writer(self._log_dir)
 

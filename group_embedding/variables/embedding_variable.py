@@ -80,6 +80,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         exchange: Any = None,
         starts_like: Any = None,
     ) -> None:
+        _check_name(name)
         self.key_dtype = tf.as_dtype(key_dtype)
         self.options = to_keyed_options(name, ev_option)
         _check_before_admission(name, self.options.value_before_admission, value_dtype)
@@ -403,6 +404,15 @@ def _start(name, options, dim, dtype):
     if options.start_from is None:
         return None
     return find_start(name, options.start_from, options.start_from_name or name, dim, dtype)
+
+
+def _check_name(name):
+    """Refuses a name that TensorFlow would cut: "clicks:v1" is output "v1" of "clicks"."""
+    if not isinstance(name, str) or not name or ":" in name:
+        raise ValueError(
+            f"table {name!r}: expected a name that is a string, not empty and without ':', after "
+            "which TensorFlow writes an output's number; use another sign, such as '.' or '_'"
+        )
 
 
 def _check_before_admission(name, value, dtype):

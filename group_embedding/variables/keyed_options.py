@@ -54,7 +54,7 @@ class KeyedOptions:
         early_share: of that filter, the share of keys that may be admitted early once so many were
             seen, between 0 and 1.
         counter_bits: of one counter of that filter: 8, 16, 32 or 64; must hold `admit_after`.
-        evict_after_steps: a save removes keys that were not trained for more steps than that; None:
+        evict_after_steps: a save removes keys that were not trained in so many last steps; None:
             none. The steps are those in which the table was trained, or `EmbeddingVariable.step`.
         evict_after_minutes: a save removes keys that were not trained for more minutes than that;
             None: none. The time is the clock's, or that of `EmbeddingVariable.set_time`.

@@ -19,4 +19,6 @@ def live_tables() -> list[Any]:
     """The EmbeddingVariables that live, but for those of a graph of TensorFlow 1, in the order in
     which they were made."""
     eager = tf.__internal__.EagerTensor
-    return [table for table in _tables.values() if isinstance(table.table_handle, eager)]
+    # A list that is made at once, as other threads may make tables meanwhile.
+    tables = [reference() for reference in _tables.valuerefs()]
+    return [t for t in tables if t is not None and isinstance(t.table_handle, eager)]

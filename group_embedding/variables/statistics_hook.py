@@ -34,7 +34,6 @@ class EmbeddingVariableStatisticsHook(PeriodicHook):
     def __init__(self, output_dir: str | os.PathLike[str], every_n_steps: int = 100) -> None:
         super().__init__(every_n_steps)
         self._output_dir = output_dir
-        self._before: Statistics | None = None
 
     def begin(self) -> None:
         super().begin()
@@ -42,6 +41,10 @@ class EmbeddingVariableStatisticsHook(PeriodicHook):
         self._writer = v1.summary.FileWriterCache.get(self._output_dir)
         self._tables = [v for v in v1.global_variables() if isinstance(v, EmbeddingVariable)]
         self._tensors = tensors_of(self._tables)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        super().after_create_session(session, coord)
+        self._before: Statistics | None = None  # the session's tables count from 0
 
     def run_at(self, session: Any, step: int) -> None:
         found = statistics_from(self._tables, session.run(self._tensors))

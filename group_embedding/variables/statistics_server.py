@@ -12,6 +12,8 @@ from group_embedding.variables.table_statistics import statistics
 
 class StatisticsServer:
     """Answers `GET /metrics` with the statistics of the process's keyed tables, until `close`.
+    Tables of graphs, such as an Estimator's, are not among them: `EmbeddingVariableStatisticsHook`
+    reads these.
 
     A thread of its own reads them when it is asked. Over several ranks each has a server of its
     own, with the metrics of its tables, which have the rank as a label.
@@ -68,12 +70,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "expected /metrics")
             return
-        content = statistics().prometheus().encode()
+        try:
+            content = statistics().prometheus().encode()
+        except Exception as error:  # such as of a disk that fails: the scraper learns of it
+            self.send_error(500, explain=f"{type(error).__name__}: {error}")
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_HEAD = do_GET
 
     def log_message(self, *_):
         """Writes no line for each scrape."""

@@ -103,8 +103,9 @@ def _samples_of(table):
     for tier, count in table.found.items():
         yield "table_found_total", count, {"tier": tier}
     yield "table_admitted_total", table.admitted, {}
-    yield "table_unique_share", table.unique_share, {}
-    yield "table_hottest_share", table.hottest_share, {}
+    if table.unique_share is not None:
+        yield "table_unique_share", table.unique_share, {}
+        yield "table_hottest_share", table.hottest_share, {}
     yield "table_oldest_steps", table.oldest_steps, {}
     yield "table_wait_seconds_total", table.wait_seconds, {}
 
@@ -126,7 +127,7 @@ def _scalars_of(table, before):
     scalars |= {f"evicted/{policy}": count for policy, count in table.evicted.items()}
     scalars |= {f"hit_rate/{tier}": rate for tier, rate in table.hit_rates(before).items()}
     scalars["admitted"] = table.admitted
-    if table.looked_up > 0:
+    if table.unique_share is not None:
         scalars["unique_share"] = table.unique_share
         scalars["hottest_share"] = table.hottest_share
     if table.oldest_steps >= 0:
@@ -144,11 +145,11 @@ def _cells_of(table):
         " ".join(f"{tier} {bytes_as_text(size)}" for tier, size in table.bytes_by_tier.items()),
     ]
     evicted = " ".join(f"{policy} {count:,}" for policy, count in table.evicted.items())
+    shares = (table.unique_share, table.hottest_share)
     return [
         *cells,
         " ".join(f"{tier} {rate:.1%}" for tier, rate in table.hit_rates().items()),
-        f"{table.unique_share:.1%}",
-        f"{table.hottest_share:.1%}",
+        *("" if share is None else f"{share:.1%}" for share in shares),
         f"{table.admitted:,}",
         evicted,
         f"{table.without_place:,}",

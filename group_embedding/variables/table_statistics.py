@@ -4,6 +4,7 @@ of Prometheus and a printed table are made."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,8 +43,9 @@ class TableStatistics:
         missed: evicted keys that were handed out to nobody.
         unique_share: how many different keys there were in a batch for each id, 0 to 1, by samples:
             each 8th batch, on a GPU each 32nd, counts the keys of one of 64 parts of the table.
+            None: no sample had an id yet.
         hottest_share: the largest share that one key had of the ids of a batch, by the same
-            samples: 512 batches, on a GPU 2,048, see all parts.
+            samples: 512 batches, on a GPU 2,048, see all parts. None: no sample had an id yet.
         oldest_steps: for how many steps the key that was not trained for longest was not; in steps
             alone, not in minutes. At most 65,536 rows in memory are looked at, evenly spaced, and
             1,024 on disk, in 64 runs of successive keys; -1: none of their keys has a step.
@@ -65,8 +67,8 @@ class TableStatistics:
     evicted: dict[str, int]
     without_place: int
     missed: int
-    unique_share: float
-    hottest_share: float
+    unique_share: float | None
+    hottest_share: float | None
     oldest_steps: int
     wait_seconds: float
 
@@ -122,15 +124,17 @@ def statistics(of: Any = None) -> Statistics:
     Training of a table waits while it is read: about a millisecond, and for 64 reads of its disk.
 
     Args:
-        of: a layer, a model, or a list of EmbeddingVariables; None: all of the process, but
-            those of graphs.
+        of: a layer or a model that is built, an EmbeddingVariable, or a list of them; None: all of
+            the process, but those of graphs.
 
     Returns:
         Statistics.
 
     Raises:
-        RuntimeError: TensorFlow 2's behavior is off; `EmbeddingVariableStatisticsHook` reads the
-            tables of a graph.
+        RuntimeError: it is called in a graph or in a `tf.function`, where it would be read once;
+            `EmbeddingVariableStatisticsHook` reads the tables of a graph.
+        TypeError: `of` is none of these.
+        ValueError: the layer or model is not built.
 
     Example:
 
@@ -141,14 +145,14 @@ def statistics(of: Any = None) -> Statistics:
     >>> found.keys, found.looked_up, found.found, found.hit_rates()
     (3, 4, {'dram': 3}, {'dram': 0.75})
     """
-    if not tf.compat.v1.executing_eagerly_outside_functions():
+    if not tf.executing_eagerly():
         raise RuntimeError(
-            "statistics: expected TensorFlow 2's behavior, got a graph of TensorFlow 1; give its "
-            "session an EmbeddingVariableStatisticsHook"
+            "statistics: expected a call outside of graphs and of tf.function, got one inside, "
+            "which would be read once; call it between steps, or give a graph's session an "
+            "EmbeddingVariableStatisticsHook"
         )
-    with tf.init_scope():
-        tables = _tables_of(of)
-        values = tf.nest.map_structure(lambda tensor: tensor.numpy(), tensors_of(tables))
+    tables = _tables_of(of)
+    values = tf.nest.map_structure(lambda tensor: tensor.numpy(), tensors_of(tables))
     return statistics_from(tables, values)
 
 
@@ -166,21 +170,49 @@ def statistics_from(tables: Iterable[EmbeddingVariable], values: list[Any]) -> S
     """Statistics of tables, whose `tensors_of` had these values."""
     found: dict[str, TableStatistics] = {}
     for table, (stats, use, budget) in zip(tables, values):
-        name = table.name.partition(":")[0]
-        others = sum(other.name.rpartition("#")[0] == name for other in found.values())
-        name = f"{name}#{others + 2}" if name in found else name
+        name = _apart_from(found, table.name.partition(":")[0])
         found[name] = _statistics_of(name, table.options, stats, use, budget)
     exchange = of_process()
     return Statistics(exchange.rank, found, exchange.use())
 
 
+def _apart_from(taken, name):
+    """The name, or the first of "name#2", "name#3" and so on that is not taken."""
+    numbered = (f"{name}#{number}" for number in itertools.count(2))
+    return next(it for it in itertools.chain([name], numbered) if it not in taken)
+
+
 def _tables_of(of):
-    weights = live_tables() if of is None else getattr(of, "weights", of)
-    tables = [w if isinstance(w, tf.Variable) else w.value for w in weights]
-    return [table for table in tables if isinstance(table, EmbeddingVariable)]
+    """The keyed tables that `of` means, each once."""
+    if of is None:
+        return live_tables()
+    if not isinstance(of, tf.Variable) and hasattr(of, "weights"):
+        if not getattr(of, "built", True):
+            raise ValueError(
+                f"statistics: expected a layer or model that is built, got '{of.name}', which has "
+                "no tables yet; call it on a batch first"
+            )
+        tables = [_variable_of(weight) for weight in of.weights]
+        tables = [table for table in tables if isinstance(table, EmbeddingVariable)]
+    else:
+        given = of if isinstance(of, (list, tuple)) else [of]
+        tables = [_variable_of(table) for table in given]
+        for table, as_given in zip(tables, given):
+            if not isinstance(table, EmbeddingVariable):
+                raise TypeError(
+                    "statistics: expected a layer, a model, an EmbeddingVariable or a list of "
+                    f"these variables, got {as_given!r}"
+                )
+    return list({id(table): table for table in tables}.values())
+
+
+def _variable_of(weight):
+    """The variable of TensorFlow that a weight of Keras 3 has; else what is given."""
+    return weight if isinstance(weight, tf.Variable) else getattr(weight, "value", weight)
 
 
 def _statistics_of(name, options, stats, use, budget):
+    sampled_ids = int(use.sampled_ids)
     found = [int(use.in_first_tier), int(use.in_second_tier), int(use.in_third_tier)]
     evicted = {}
     if options.has_budget:
@@ -203,8 +235,8 @@ def _statistics_of(name, options, stats, use, budget):
         evicted=evicted,
         without_place=int(budget.without_place),
         missed=int(budget.missed),
-        unique_share=int(use.sampled_keys) / max(1, int(use.sampled_ids)),
-        hottest_share=float(use.hottest_share),
+        unique_share=int(use.sampled_keys) / sampled_ids if sampled_ids else None,
+        hottest_share=float(use.hottest_share) if sampled_ids else None,
         oldest_steps=int(use.oldest_steps),
         wait_seconds=int(use.wait_nanoseconds) / 1e9,
     )

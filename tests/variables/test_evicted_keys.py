@@ -144,25 +144,31 @@ def test_a_file_that_fails_leaves_none_behind(tmp_path):
 
 
 def test_a_hook_hands_out_every_few_steps_and_at_the_end():
+    # Given a hook for two trainings, one after the other
     taken = Taken()
-    with tf.Graph().as_default():
-        table = make("user")
-        step = v1.train.get_or_create_global_step()
-        ids = 8 * step + tf.range(8, dtype=tf.int64)
-        (rows,) = ge.group_embedding_lookup([table], [ids])
-        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
-        train = optimizer.minimize(tf.reduce_sum(rows), global_step=step)
-        hook = ge.EvictedKeysHook(taken, every_n_steps=3)
-        with v1.train.MonitoredSession(hooks=[hook]) as session:
-            calls = []
-            for _ in range(8):
-                session.run(train)
-                calls.append(len(taken.calls))
-    # After the first step, and after each three; 24 keys then exceed the budget.A table keeps no
-    # more than an eighth of its budget and what one eviction takes : the last ones.
-    assert calls == [0, 0, 0, 1, 1, 1, 2, 2] and len(taken.calls) == 3
-    assert {name for name, _ in taken.calls} == {"user"}
-    assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
+    hook = ge.EvictedKeysHook(taken, every_n_steps=3)
+
+    for _ in range(2):
+        # When a table trains eight new keys in each step
+        taken.calls.clear()
+        with tf.Graph().as_default():
+            table = make("user")
+            step = v1.train.get_or_create_global_step()
+            ids = 8 * step + tf.range(8, dtype=tf.int64)
+            (rows,) = ge.group_embedding_lookup([table], [ids])
+            optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
+            train = optimizer.minimize(tf.reduce_sum(rows), global_step=step)
+            with v1.train.MonitoredSession(hooks=[hook]) as session:
+                calls = []
+                for _ in range(8):
+                    session.run(train)
+                    calls.append(len(taken.calls))
+
+        # Then keys go after the first step, and after each three; 24 keys then exceed the budget. A
+        # table keeps no more than an eighth of its budget and what one eviction takes: the last.
+        assert calls == [0, 0, 0, 1, 1, 1, 2, 2] and len(taken.calls) == 3
+        assert {name for name, _ in taken.calls} == {"user"}
+        assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
 
 
 def test_a_callback_hands_out_every_few_batches_and_after_epochs():
@@ -282,8 +288,11 @@ def test_keys_that_expire_stay_within_a_budget_of_bytes():
     [
         (lambda: ge.hand_out_evicted([make("all", "nothing")], print), r"hand_out=.*\['all'\]"),
         (lambda: ge.hand_out_evicted([], print), "got no keyed table"),
-        (lambda: ge.EvictedKeysHook(print, 0), "every_n_steps: expected at least 1, got 0"),
-        (lambda: ge.layers.EvictedKeys(print, 0), "every_n_batches: expected at least 1, got 0"),
+        (lambda: ge.EvictedKeysHook(print, 0), "every_n_steps to be an int of at least 1, got 0"),
+        (
+            lambda: ge.layers.EvictedKeys(print, 0),
+            "every_n_batches to be an int of at least 1, got 0",
+        ),
     ],
 )
 def test_what_can_hand_out_nothing_is_refused(call, message):

@@ -147,6 +147,20 @@ def test_a_bad_argument_is_refused_by_the_name_of_its_table(arguments, error, me
     assert str(raised.value).startswith("table 'users': ")
 
 
+@pytest.mark.parametrize("name", ["clicks:v1", "clicks:0", ":", ""])
+def test_a_name_that_tensorflow_would_cut_is_refused(name):
+    # Given two such tables, which would be one to files and errors, When they are made
+    for make in (ge.keyed_table, ge.get_embedding_variable):
+        with pytest.raises(ValueError, match=f"table '{name}': expected a name .* without ':'"):
+            make(name, 4)
+
+    # Then a layer's table is refused, too
+    if name:
+        feature = ge.FeatureConfig("user", ge.TableConfig(name, None, 4))
+        with pytest.raises(ValueError, match=f"table '{name}': expected a name .* without ':'"):
+            ge.layers.GroupEmbedding([feature])({"user": tf.constant([[1]], tf.int64)})
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -2,6 +2,8 @@
 
 import glob
 import re
+import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -12,6 +14,8 @@ from table.test_budget_errors_core import break_files
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
+from group_embedding.variables import statistics_server
+from group_embedding.variables.live_tables import live_tables
 
 v1 = tf.compat.v1
 SEED = 3
@@ -272,6 +276,26 @@ def test_keys_that_expire_count_for_the_first_policy_that_holds(tiers, by_save, 
     }
 
 
+@in_tiers("dram", "dram+disk", "hbm")
+def test_the_age_at_which_keys_expire(tiers, tmp_path):
+    # Given two tables with keys that were trained last in each of six steps, and the age of each
+    on_disk = {"tier_bytes": [15 * 96], "disk_folder": str(tmp_path)} if "disk" in tiers else {}
+    tables = [
+        ge.keyed_table(f"after_{steps}", 4, tiers=tiers, evict_after_steps=steps, **on_disk)
+        for steps in (1, 3)
+    ]
+    for table in tables:
+        train = trainer(table)
+        for step in range(6):
+            train(range(10 * step, 10 * step + 10))
+        assert of(table).oldest_steps == 5
+
+    # When they are saved, Then keys go that were not trained in so many last steps
+    for table, steps in zip(tables, (1, 3)):
+        tf.train.Checkpoint(table=table).save(str(tmp_path / f"save_{steps}"))
+        assert (of(table).keys, of(table).oldest_steps) == (10 * steps, steps - 1)
+
+
 @in_tiers("dram+disk", "hbm+dram+disk")
 @pytest.mark.parametrize("num_keys", [600, 6000])
 def test_the_age_of_the_coldest_is_found_on_disk(tiers, num_keys, tmp_path):
@@ -372,6 +396,77 @@ def test_all_tables_of_the_process_a_model_and_a_layer():
     assert of_all.rank == 0 and of_all.exchange is None
 
 
+def test_names_of_tables_of_one_name():
+    # Given tables of which one is called as the second of another name would be
+    tables = [ge.keyed_table(name, 2) for name in ("same", "same#3", "same", "same", "other")]
+
+    # When they are read, one of them twice, Then each has a name of its own
+    names = ["same", "same#3", "same#2", "same#4", "other"]
+    assert list(ge.statistics([*tables, tables[0]]).tables) == names
+    assert list(ge.statistics(tables[1]).tables) == ["same#3"]
+
+
+@pytest.mark.parametrize(
+    "of, error, message",
+    [
+        (lambda: "users", TypeError, "expected a layer, a model.* got 'users'"),
+        (lambda: [ge.keyed_table("kept", 2), 3], TypeError, "got 3"),
+        (lambda: [tf.Variable(1.0)], TypeError, "got <tf.Variable"),
+        (lambda: {"users": ge.keyed_table("kept", 2)}, TypeError, "got {'users'"),
+        (lambda: keras.layers.Dense(1, name="late"), ValueError, "is built, got 'late'"),
+    ],
+)
+def test_what_has_no_statistics_is_refused(of, error, message):
+    with pytest.raises(error, match=f"statistics: .*{message}"):
+        ge.statistics(of())
+
+
+def test_a_function_does_not_read_statistics_once():
+    with pytest.raises(RuntimeError, match="outside of graphs and of tf.function"):
+        tf.function(lambda: ge.statistics().tables and 1.0)()
+
+
+def test_shares_are_unknown_until_a_sample_has_ids():
+    # Given a table that looks nothing up
+    table = ge.keyed_table("idle", 2)
+
+    # When its statistics are read, Then they have no share, in no form
+    found = ge.statistics(table)
+    assert of(table).unique_share is of(table).hottest_share is None
+    assert "share" not in found.prometheus() and "%" not in str(found)
+    assert not [tag for tag in found.scalars() if "share" in tag]
+
+
+def test_tables_are_made_while_others_are_listed():
+    # Given a thread that lists the process's tables
+    errors, ends = [], threading.Event()
+
+    def read():
+        while not ends.is_set():
+            try:
+                live_tables()
+            except RuntimeError as error:
+                errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=read)
+    thread.start()
+
+    # When tables are made and forgotten meanwhile
+    try:
+        for _ in range(40):
+            tables = [ge.keyed_table("made", 2, num_initial_rows=1) for _ in range(5)]
+            del tables
+    finally:
+        ends.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+    # Then no list failed
+    assert errors == []
+
+
 def test_a_printed_table_and_a_page_of_prometheus():
     # Given the statistics of two tables
     users = ge.keyed_table('the "users"', 4, max_keys=50, budget_of="rank")
@@ -407,10 +502,25 @@ def test_a_server_answers_while_a_thread_trains():
                 text = answer.read().decode()
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             assert f'group_embedding_table_keys{{table="scraped",rank="0"}} {step + 1}\n' in text
+            head = urllib.request.Request(f"{url}/metrics", method="HEAD")
+            with urllib.request.urlopen(head, timeout=30) as answer:
+                assert (answer.headers["Content-Length"], answer.read()) == (str(len(text)), b"")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{url}/other", timeout=30)
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/metrics", timeout=30)
+
+
+def test_a_server_whose_tables_cannot_be_read_says_so(monkeypatch):
+    def fail():
+        raise tf.errors.InternalError(None, None, "table 'users', disk tier: <truncated>")
+
+    monkeypatch.setattr(statistics_server, "statistics", fail)
+    with ge.StatisticsServer() as server, pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30)
+
+    assert raised.value.code == 500
+    assert "table 'users', disk tier: &lt;truncated&gt;" in raised.value.read().decode()
 
 
 def test_a_graph_of_tensorflow_1_has_a_hook():
@@ -418,19 +528,26 @@ def test_a_graph_of_tensorflow_1_has_a_hook():
         ge.statistics()
 
 
-def test_hook_writes_every_few_steps(tmp_path):
+def train_graph(hook, folder, num_steps, ids_of):
+    """Trains a table named "user" in a graph and session of its own. The checkpoints of `folder`
+    have the steps of former calls."""
     with tf.Graph().as_default():
         table = ge.get_embedding_variable("user", 4)
         step = v1.train.get_or_create_global_step()
-        ids = tf.stack([[step, step + 100]])
-        output = ge.group_embedding_lookup([table], [ids])[0]
+        output = ge.group_embedding_lookup([table], [ids_of(step)])[0]
         optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
         train = optimizer.minimize(tf.reduce_sum(output), global_step=step)
-        hook = ge.EmbeddingVariableStatisticsHook(str(tmp_path), every_n_steps=2)
-
-        with v1.train.MonitoredSession(hooks=[hook]) as session:
-            for _ in range(5):
+        with v1.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, hooks=[hook], save_summaries_steps=None
+        ) as session:
+            for _ in range(num_steps):
                 session.run(train)
+
+
+def test_hook_writes_every_few_steps(tmp_path):
+    hook = ge.EmbeddingVariableStatisticsHook(str(tmp_path), every_n_steps=2)
+
+    train_graph(hook, None, 5, lambda step: tf.stack([[step, step + 100]]))
 
     events = read_events(tmp_path)
     assert events["user/keys"] == {1: 2, 3: 6, 5: 10}
@@ -438,6 +555,24 @@ def test_hook_writes_every_few_steps(tmp_path):
     assert all(size > 10 * 4 * 4 for size in events["user/memory_bytes"].values())
     assert events["user/admitted"] == {1: 2, 3: 6, 5: 10}
     assert set(events["user/hit_rate/dram"]) == {1, 3, 5}
+
+
+def test_a_hook_of_several_trainings(tmp_path):
+    # Given a hook that has seen steps 1 to 5, of which most ids had a row
+    logs, steps = tmp_path / "logs", str(tmp_path / "steps")
+    hook = ge.EmbeddingVariableStatisticsHook(str(logs), every_n_steps=4)
+    train_graph(hook, steps, 5, lambda step: tf.constant([[1, 2, 3, 4]], tf.int64))
+
+    # When it sees a training that goes on, with more ids, which are all new
+    train_graph(hook, steps, 5, lambda step: tf.range(100, dtype=tf.int64)[None] + 1000 * step)
+
+    # Then the first step of each is written, and rates are those of its own session
+    rates = read_events(logs)["user/hit_rate/dram"]
+    assert rates == {1: 0, 5: 1, 6: 0, 10: 0}
+
+    # And a training that starts anew is written, too
+    train_graph(hook, None, 1, lambda step: tf.constant([[1, 2, 3]], tf.int64))
+    assert read_events(logs)["user/looked_up"][1] == 3
 
 
 def test_callback_writes_after_epochs_and_batches(tmp_path):
@@ -465,9 +600,10 @@ def test_callback_writes_after_epochs_and_batches(tmp_path):
     "make",
     [
         lambda: ge.EmbeddingVariableStatisticsHook("logs", 0),
+        lambda: ge.EmbeddingVariableStatisticsHook("logs", "3"),
         lambda: ge.layers.EmbeddingVariableStatistics("logs", 0),
     ],
 )
 def test_a_step_of_nothing_is_refused(make):
-    with pytest.raises(ValueError, match="expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="expected every_n_.* to be an int of at least 1, got"):
         make()

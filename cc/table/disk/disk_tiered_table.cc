@@ -120,7 +120,7 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredTable(const TableOptions& options,
              "': expected the size of its memory, as it has a disk "
              "tier, got " +
              std::to_string(options.max_bytes) +
-             " bytes; give StorageOption(storage_size=[bytes in memory, bytes on disk])";
+             " bytes; give tier_bytes=[bytes in memory], or storage_size of a StorageOption";
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredShards>(options, disk, matrix, error);

@@ -111,7 +111,7 @@ class ProbabilityFilter:
 
 @dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
-    """Evicts keys that were not trained for more than `steps_to_live` steps. None: none.
+    """Evicts keys that were not trained in the last `steps_to_live` steps. None: none.
 
     Steps are those of the global step in graphs of TensorFlow 1, else those of the wrapped
     optimizer that trains the table; an EmbeddingVariable's attribute `step` may say otherwise.
