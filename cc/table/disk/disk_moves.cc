@@ -177,7 +177,8 @@ Status DiskTieredShards::MakeSpace(int64_t num_rows, int64_t num_leaving,
            std::to_string(store().BytesPerRow()) + " bytes (dim " + std::to_string(options().dim) +
            ", " + std::to_string(slots().size()) + " slots) in " +
            std::to_string(options().max_bytes) +
-           " bytes; give it more (tier_bytes, or storage_size of a StorageOption), or smaller batches";
+           " bytes; give it more (tier_bytes, or storage_size of a StorageOption), or smaller "
+           "batches";
   }
   Status status = disk_->CheckSize(num_cold, num_leaving);
   if (!status.ok()) return status;

@@ -90,9 +90,10 @@ std::unique_ptr<EmbeddingTable> MakeDiskTieredDeviceTable(const TableOptions& op
   if (error->ok()) *error = CheckDeviceBudget(options);
   if (!error->ok()) return nullptr;
   if (device_bytes <= 0 || options.max_bytes <= 0) {
-    *error = "table '" + options.name +
-             "': expected the sizes of both memories, as it has a disk tier; give tier_bytes=[bytes "
-             "on the GPU, bytes in host memory], or storage_size of a StorageOption";
+    *error =
+        "table '" + options.name +
+        "': expected the sizes of both memories, as it has a disk tier; give tier_bytes=[bytes "
+        "on the GPU, bytes in host memory], or storage_size of a StorageOption";
     return nullptr;
   }
   auto table = std::make_unique<DiskTieredHash>(options, device_bytes, disk, matrix, error);
@@ -281,7 +282,8 @@ Status DiskTieredHash::MakeFree(int64_t num_rows, int64_t num_lent, int64_t num_
            std::to_string(MaxRows() - first_row()) + " rows of " + std::to_string(BytesPerRow()) +
            " bytes (dim " + std::to_string(options().dim) + ", " + std::to_string(slots_.size()) +
            " slots) in " + std::to_string(max_bytes_) +
-           " bytes; give it more (tier_bytes, or storage_size of a StorageOption), or smaller batches";
+           " bytes; give it more (tier_bytes, or storage_size of a StorageOption), or smaller "
+           "batches";
   }
   const Status status = disk_->CheckSize(num_cold, num_leaving);
   return status.ok() ? MoveDown(rows) : status;

@@ -215,7 +215,8 @@ Status CheckSpace(const SavedTable& saved, const std::vector<TableFileSummary>& 
   if (!status.ok() || num_keys <= max_keys) return InTable(name, status);
   return "table '" + name + "': expected at most " + std::to_string(max_keys) + " rows with " +
          std::to_string(slots.size()) + " slots, as fit what it may use, the " + "checkpoint has " +
-         std::to_string(num_keys) + "; give it more (tier_bytes, or storage_size of a StorageOption)";
+         std::to_string(num_keys) +
+         "; give it more (tier_bytes, or storage_size of a StorageOption)";
 }
 
 Status ReadHeaders(const SavedTable& saved, const std::string& name,
