@@ -15,8 +15,9 @@ MOST_CALLS = 200
 LEFT, FOR_CALLS, ENOUGH = 768, 1024, 4096  # megabytes
 MOST_OF_HOST = 192 << 30  # bytes; more take minutes to take
 
-# Takes all of the host's memory but the megabytes that a line says, and prints what is left: twice,
-# as a host may get more memory while programs take it. The kernel would end this process first.
+# Takes memory of the host until as many megabytes are left as a line names, and prints how many
+# are left: twice, as a host may get more memory while programs take it. The kernel would end this
+# process first.
 PROGRAM = """
 import mmap, sys, time
 
