@@ -1,5 +1,6 @@
 """python -m group_embedding checkpoint."""
 
+import io
 import os
 import re
 import subprocess
@@ -169,6 +170,70 @@ def test_export_writes_the_rows_after_changes(saved, tmp_path):
         assert np.array(row["values"], np.float32).tobytes() == values
         for name, slot in slots.items():
             assert np.array(row[name], np.float32).tobytes() == slot
+
+
+@pytest.mark.parametrize(
+    "key_dtype, kept, changed",
+    [
+        ("uint64", [5, 2**63, 2**63 + 5], [2**63 + 9, 2**64 - 1]),
+        ("uint32", [5, 2**31 + 5], [2**32 - 1]),
+        ("int64", [-(2**63), -5], [5, 2**63 - 1]),
+        ("int32", [-5, 7], [9]),
+    ],
+)
+def test_exported_keys_are_those_of_the_table(key_dtype, kept, changed, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    # Given a full save, and changes that replace, add and erase keys
+    table = ge.keyed_table(f"of_{key_dtype}", 2, key_dtype=key_dtype)
+    table.insert(tf.constant([3, *kept], key_dtype), tf.zeros([1 + len(kept), 2]))
+    checkpoint = tf.train.Checkpoint(table=table)
+    checkpoint.save(f"{tmp_path}/model")
+    table.erase(tf.constant([3], key_dtype))
+    table.insert(tf.constant([kept[-1], *changed], key_dtype), tf.ones([1 + len(changed), 2]))
+    path = ge.checkpoint.save_changes(checkpoint, f"{tmp_path}/model")
+
+    # When it is exported
+    assert main(["export", path, "--out", f"{tmp_path}/rows.parquet"]) == 0
+
+    # Then keys are numbers of their type, with their rows
+    found = parquet.read_table(f"{tmp_path}/rows.parquet")
+    assert str(found.schema.field("key").type) == ("uint64" if key_dtype == "uint64" else "int64")
+    rows = dict(zip(found["key"].to_pylist(), found["values"].to_pylist()))
+    assert found.num_rows == len(rows)
+    assert rows == {**dict.fromkeys(kept, [0, 0]), **dict.fromkeys([kept[-1], *changed], [1, 1])}
+
+
+@pytest.mark.parametrize("folder", ["{tmp_path}", "ram://empty_tables"])
+def test_export_of_tables_without_rows_writes_files_without_rows(folder, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    # Given tables that never had a row, or have none after changes, and a file of another export
+    tables = {
+        "none": ge.keyed_table("none", 2),
+        "unsigned": ge.keyed_table("unsigned", 3, key_dtype="uint64"),
+        "erased": ge.keyed_table("erased", 4),
+        "full": ge.keyed_table("full", 5),
+    }
+    for name in ("erased", "full"):
+        tables[name].insert([1, 2], tf.ones([2, tables[name].shape[1]]))
+    checkpoint = tf.train.Checkpoint(**tables)
+    checkpoint.save(f"{tmp_path}/model")
+    tables["erased"].erase([1, 2])
+    path = ge.checkpoint.save_changes(checkpoint, f"{tmp_path}/model")
+    out = f"{folder.format(tmp_path=tmp_path)}/rows.parquet"
+
+    for name, table in tables.items():
+        # When each takes the place of that file
+        assert main(["export", path, "--table", "full", "--out", out]) == 0
+        assert main(["export", path, "--table", name, "--out", out]) == 0
+
+        # Then the file has this table's columns, and as many rows
+        with tf.io.gfile.GFile(out, "rb") as file:
+            found = parquet.read_table(io.BytesIO(file.read()))
+        assert found.num_rows == (2 if name == "full" else 0)
+        assert found.schema.names == ["key", "count", "version", "values"]
+        assert found.schema.field("values").type.list_size == table.shape[1]
+        unsigned = str(found.schema.field("key").type) == "uint64"
+        assert unsigned == (name == "unsigned")
 
 
 def test_export_without_pyarrow_says_what_to_install(saved, tmp_path, monkeypatch):
