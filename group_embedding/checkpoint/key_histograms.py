@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from group_embedding.checkpoint import checkpoint_files as files
-from group_embedding.checkpoint.export import changed_keys
+from group_embedding.checkpoint.export import kept_rows
 
 _NUM_BINS = 65  # 0, 1, 2 to 3, 4 to 7, ...
 _BAR = 40  # characters of the longest
@@ -59,15 +58,20 @@ class Histogram:
 def histograms_of(table: dict[str, Any]) -> list[Histogram]:
     """The histograms of counts, and of steps since keys were trained, of one of `files.tables`.
 
-    A key without a step has no age. The age is from the step of the save, or from the newest key
-    where the save has none.
+    A key without a step has no age. The age of a key that was trained in the last step is 0: in
+    the step before that of the save, or that of the newest key where the save has none.
+
+    Raises:
+        RuntimeError: a file is damaged, or has rows that only serve.
     """
     counts = Histogram("times trained", np.zeros(_NUM_BINS, np.int64))
     ages = Histogram("steps since", np.zeros(_NUM_BINS, np.int64))
-    newest = max([table["step"] or -1, *(int(v.max()) for _, v in _kept(table) if len(v))])
+    # The step of a save is the next one to train. A program that counts steps itself may have
+    # trained in that of the save, so a key may be newer.
+    last = max([table["step"] - 1, *(int(v.max()) for _, v in _kept(table) if len(v))])
     for of_counts, versions in _kept(table):
         counts.add(of_counts)
-        ages.add(np.where(versions < 0, -1, newest - versions))
+        ages.add(np.where(versions < 0, -1, last - versions))
     return [counts, ages]
 
 
@@ -109,13 +113,8 @@ def draw(histograms: dict[str, list[Histogram]], path: str) -> None:
 
 def _kept(table):
     """(counts, versions) of each block of rows, as they are after changes."""
-    changed = changed_keys(table)
-    for file in table["files"]:
-        for block in files.table_file(file["path"]):
-            kept = np.ones(len(block["keys"]), bool)
-            if not file["changes_only"]:
-                kept = ~np.isin(block["keys"], changed)
-            yield block["counts"][kept], block["versions"][kept]
+    for _, block, kept in kept_rows(table):
+        yield block["counts"][kept], block["versions"][kept]
 
 
 def _numbers_of(place):

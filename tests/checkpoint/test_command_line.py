@@ -53,7 +53,7 @@ def test_inspect_shows_how_often_keys_were_trained_and_how_long_ago(saved, tmp_p
     rows = cases.content(saved)[0]["user"].values()
     for shown, numbers in (
         (counts, [count for count, *_ in rows]),
-        (ages, [6 - version for _, version, *_ in rows]),
+        (ages, [5 - version for _, version, *_ in rows]),
     ):
         for begin, end in ((0, 0), (1, 1), (2, 3), (4, 7)):
             keys = sum(begin <= number <= end for number in numbers)
@@ -62,6 +62,37 @@ def test_inspect_shows_how_often_keys_were_trained_and_how_long_ago(saved, tmp_p
                 keys > 0
             )
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_since_are_those_of_statistics(tmp_path, capsys):
+    # Given tables whose steps a program sets, or the optimizer counts, and one without steps
+    tables = {
+        name: ge.keyed_table(name, 2, evict_after_steps=100) for name in ("set", "counted", "none")
+    }
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+    for step, keys in enumerate([[1, 2, 3, 4], [1, 2, 3], [1], [1]]):
+        tables["set"].step = step
+        of_step = [tables["set"], tables["counted"]]
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(x) for x in ge.lookup(of_step, [keys, keys])])
+        optimizer.apply_gradients(zip(tape.gradient(loss, of_step), of_step))
+    tables["none"].insert([1, 2], tf.ones([2, 2]))
+    path = tf.train.Checkpoint(**tables).save(f"{tmp_path}/model")
+    oldest = {name: ge.statistics([tables[name]]).tables[name].oldest_steps for name in tables}
+
+    # When the checkpoint is inspected
+    assert main(["inspect", path]) == 0
+
+    # Then a key that was trained in the last step has 0, and the oldest has what statistics have
+    assert oldest == {"set": 3, "counted": 3, "none": -1}
+    trained = [("0", "1"), ("1", "0"), ("2 to 3", "3")]
+    expected = {"set": trained, "counted": trained, "none": [("unknown", "2")]}
+    said = capsys.readouterr().out
+    for name in tables:
+        ages = (
+            said.rpartition(f"table '{name}'")[2].partition("steps since")[2].partition("table")[0]
+        )
+        assert re.findall(r"^ +(\d.*?|unknown) +(\d+)(?: #+)?$", ages, re.M) == expected[name]
 
 
 def test_verify_says_which_file_is_damaged(saved, capsys):
