@@ -95,6 +95,47 @@ def test_steps_since_are_those_of_statistics(tmp_path, capsys):
         assert re.findall(r"^ +(\d.*?|unknown) +(\d+)(?: #+)?$", ages, re.M) == expected[name]
 
 
+def test_the_picture_has_unknown_keys_and_tables_without_keys(tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    # Given a table with keys of known and unknown steps, one without steps, one without keys; a
+    # name that has the signs of formulas
+    tables = {
+        "$a_{^$": ge.keyed_table("$a_{^$", 2, evict_after_steps=100),
+        "none": ge.keyed_table("none", 2),
+        "empty": ge.keyed_table("empty", 2),
+    }
+    tables["$a_{^$"].insert([1, 2, 3], tf.ones([3, 2]), versions=[-1, 4, 5])
+    tables["none"].insert([1, 2], tf.ones([2, 2]))
+    checkpoint = tf.train.Checkpoint(a=tables["$a_{^$"], b=tables["none"], c=tables["empty"])
+    path = checkpoint.save(f"{tmp_path}/model")
+    figures = []
+    monkeypatch.setattr(pyplot, "close", lambda *figure: figures.extend(figure))
+
+    # When it is drawn
+    assert main(["inspect", path, "--plot", f"{tmp_path}/keys.png"]) == 0
+
+    # Then each table has its bars, of unknown keys, too, or the words that it has no keys
+    axes = figures[-1].axes
+    bars = {
+        axis.get_title(): {
+            tick.get_text(): int(bar.get_height())
+            for tick, bar in zip(axis.get_xticklabels(), axis.patches)
+        }
+        for axis in axes
+    }
+    assert bars == {
+        "$a_{^$: times trained": {"0": 3},
+        "$a_{^$: steps since": {"0": 1, "1": 1, "unknown": 1},
+        "none: times trained": {"0": 2},
+        "none: steps since": {"unknown": 2},
+        "empty: times trained": {},
+        "empty: steps since": {},
+    }
+    words = [[text.get_text() for text in axis.texts] for axis in axes]
+    assert words == [[]] * 4 + [["no keys"]] * 2
+    assert [axis.axison for axis in axes] == [True] * 4 + [False] * 2
+
+
 def test_verify_says_which_file_is_damaged(saved, capsys):
     assert main(["verify", saved]) == 0
     name = files.present(saved)[0]
