@@ -1,6 +1,7 @@
 """The files of keyed tables that belong to a checkpoint, on any file system that TensorFlow has."""
 
 import contextlib
+import itertools
 import os
 import re
 
@@ -32,17 +33,32 @@ def manifests(prefix):
 
 
 def tables(prefix):
-    """[{table, step, files: [{path, changes_only, bytes, crc, id}]}] of a checkpoint.
+    """[{table, name, entry, step, files: [{path, changes_only, bytes, crc, id}]}] of a checkpoint,
+    in the order of their entries.
+
+    `table` is the name in the files. `name` is for people: of several tables with one name, the
+    second has "#2" behind it.
 
     Raises:
         RuntimeError: an entry is damaged.
     """
     found = []
-    for name, manifest in manifests(prefix).items():
-        table = core().decode_manifest(manifest, name)
+    for entry, manifest in manifests(prefix).items():
+        table = core().decode_manifest(manifest, entry)
         for file in table["files"]:
             file["path"] = f"{prefix}.{file['suffix']}"
-        found.append(table)
+        found.append({**table, "entry": entry})
+    names = _distinct([table["table"] for table in found])
+    return [{**table, "name": name} for table, name in zip(found, names)]
+
+
+def _distinct(names):
+    """The names, of which each but the first of its kind has a number that no other name has."""
+    found = []
+    for name in names:
+        numbered = (f"{name}#{number}" for number in itertools.count(2))
+        others = {*names, *found}
+        found.append(next(n for n in numbered if n not in others) if name in found else name)
     return found
 
 
@@ -56,11 +72,13 @@ def files_of(manifest, name):
 
 
 def find(path):
-    """The prefix of the checkpoint that `path` means: itself, or of a folder the newest one; of a
-    SavedModel's folder its variables. None: the folder has none."""
+    """The prefix of the checkpoint that `path` means: itself, also with `.index` behind it; or of a
+    folder the newest one; of a SavedModel's folder its variables. None: the folder has none."""
     path = os.fspath(path)
-    if tf.io.gfile.exists(f"{path}.index") or not tf.io.gfile.isdir(path):
+    if tf.io.gfile.exists(f"{path}.index"):
         return path
+    if not tf.io.gfile.isdir(path):
+        return path.removesuffix(".index") if tf.io.gfile.exists(path) else path
     variables = os.path.join(path, "variables", "variables")
     newest = tf.train.latest_checkpoint(path)
     return variables if newest is None and tf.io.gfile.exists(f"{variables}.index") else newest

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
 
-from group_embedding.checkpoint import checkpoint_files as files
-from group_embedding.checkpoint.export import changed_keys
+from group_embedding.checkpoint.export import kept_rows
 
 _NUM_BINS = 65  # 0, 1, 2 to 3, 4 to 7, ...
 _BAR = 40  # characters of the longest
+_KNOWN, _UNKNOWN = "#3b7dd8", "#a0a0a0"  # colors of bars
+_MIN_BARS = 4  # as wide as each picture: a single bar would fill it
 
 
 @dataclasses.dataclass
@@ -59,16 +61,36 @@ class Histogram:
 def histograms_of(table: dict[str, Any]) -> list[Histogram]:
     """The histograms of counts, and of steps since keys were trained, of one of `files.tables`.
 
-    A key without a step has no age. The age is from the step of the save, or from the newest key
-    where the save has none.
+    A key without a step has no age. The age of a key that was trained in the last step is 0: in
+    the step before that of the save, or that of the newest key where the save has none.
+
+    Raises:
+        RuntimeError: a file is damaged, or has rows that only serve.
     """
     counts = Histogram("times trained", np.zeros(_NUM_BINS, np.int64))
     ages = Histogram("steps since", np.zeros(_NUM_BINS, np.int64))
-    newest = max([table["step"] or -1, *(int(v.max()) for _, v in _kept(table) if len(v))])
+    # The step of a save is the next one to train. A program that counts steps itself may have
+    # trained in that of the save, so a key may be newer.
+    last = max([table["step"] - 1, *(int(v.max()) for _, v in _kept(table) if len(v))])
     for of_counts, versions in _kept(table):
         counts.add(of_counts)
-        ages.add(np.where(versions < 0, -1, newest - versions))
+        ages.add(np.where(versions < 0, -1, last - versions))
     return [counts, ages]
+
+
+def check_picture(path: str) -> None:
+    """Refuses a picture that cannot be drawn, before anything is counted.
+
+    Raises:
+        SystemExit: matplotlib is not installed, or knows no such suffix.
+    """
+    known = sorted(_matplotlib().backend_bases.FigureCanvasBase.get_supported_filetypes())
+    suffix = os.path.splitext(path)[1].lstrip(".").lower()
+    if suffix and suffix not in known:
+        raise SystemExit(
+            f"group_embedding: --plot {path}: expected a suffix of a picture, one of "
+            f"{', '.join(known)}, got {suffix}"
+        )
 
 
 def draw(histograms: dict[str, list[Histogram]], path: str) -> None:
@@ -76,46 +98,57 @@ def draw(histograms: dict[str, list[Histogram]], path: str) -> None:
 
     Args:
         histograms: those of each table.
-        path: a file name that matplotlib knows, such as keys.png.
-
-    Raises:
-        SystemExit: matplotlib is not installed.
+        path: a file name that `check_picture` takes, such as keys.png.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit(
-            "group_embedding: --plot needs matplotlib: pip install matplotlib"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _matplotlib().pyplot
     figure, axes = pyplot.subplots(
         len(histograms), 2, squeeze=False, figsize=(10, 1 + 2.4 * len(histograms))
     )
     for line, (name, of_table) in zip(axes, histograms.items()):
         for axis, histogram in zip(line, of_table):
-            rows = histogram.rows()
-            axis.bar(range(len(rows)), [keys for _, keys in rows], color="#3b7dd8")
-            axis.set_xticks(range(len(rows)), [numbers for numbers, _ in rows], rotation=45)
-            axis.tick_params(labelsize=8)
-            axis.set_title(f"{name}: {histogram.title}", fontsize=10)
-            axis.set_ylabel("keys")
-            axis.spines[["top", "right"]].set_visible(False)
+            _draw_one(axis, name, histogram)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
+def _matplotlib():
+    try:
+        import matplotlib
+        import matplotlib.backend_bases
+        import matplotlib.pyplot
+    except ImportError:
+        raise SystemExit(
+            "group_embedding: --plot needs matplotlib: pip install matplotlib"
+        ) from None
+    matplotlib.use("Agg")
+    return matplotlib
+
+
+def _draw_one(axis, name, histogram):
+    # A name of a table may have the signs of formulas.
+    axis.set_title(f"{name}: {histogram.title}", fontsize=10, parse_math=False)
+    rows = histogram.rows()
+    colors = [_KNOWN] * len(rows)
+    if histogram.unknown:
+        rows, colors = [*rows, ("unknown", histogram.unknown)], [*colors, _UNKNOWN]
+    if not rows:
+        axis.set_axis_off()
+        axis.text(0.5, 0.5, "no keys", transform=axis.transAxes, ha="center", fontsize=10)
+        return
+    axis.bar(range(len(rows)), [keys for _, keys in rows], color=colors)
+    axis.set_xticks(range(len(rows)), [numbers for numbers, _ in rows], rotation=45)
+    axis.set_xlim(-0.6, max(len(rows), _MIN_BARS) - 0.4)
+    axis.yaxis.get_major_locator().set_params(integer=True)
+    axis.tick_params(labelsize=8)
+    axis.set_ylabel("keys")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
 def _kept(table):
     """(counts, versions) of each block of rows, as they are after changes."""
-    changed = changed_keys(table)
-    for file in table["files"]:
-        for block in files.table_file(file["path"]):
-            kept = np.ones(len(block["keys"]), bool)
-            if not file["changes_only"]:
-                kept = ~np.isin(block["keys"], changed)
-            yield block["counts"][kept], block["versions"][kept]
+    for _, block, kept in kept_rows(table):
+        yield block["counts"][kept], block["versions"][kept]
 
 
 def _numbers_of(place):

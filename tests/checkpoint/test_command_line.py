@@ -1,5 +1,6 @@
 """python -m group_embedding checkpoint."""
 
+import io
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import group_embedding as ge
 from group_embedding.__main__ import main as package_main
 from group_embedding.checkpoint import checkpoint_files as files
 from group_embedding.checkpoint.__main__ import main
+from group_embedding.serving.versions.rewrite_model import rewrite_model
 
 v1 = tf.compat.v1
 
@@ -52,7 +54,7 @@ def test_inspect_shows_how_often_keys_were_trained_and_how_long_ago(saved, tmp_p
     rows = cases.content(saved)[0]["user"].values()
     for shown, numbers in (
         (counts, [count for count, *_ in rows]),
-        (ages, [6 - version for _, version, *_ in rows]),
+        (ages, [5 - version for _, version, *_ in rows]),
     ):
         for begin, end in ((0, 0), (1, 1), (2, 3), (4, 7)):
             keys = sum(begin <= number <= end for number in numbers)
@@ -61,6 +63,232 @@ def test_inspect_shows_how_often_keys_were_trained_and_how_long_ago(saved, tmp_p
                 keys > 0
             )
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_since_are_those_of_statistics(tmp_path, capsys):
+    # Given tables whose steps a program sets, or the optimizer counts, and one without steps
+    tables = {
+        name: ge.keyed_table(name, 2, evict_after_steps=100) for name in ("set", "counted", "none")
+    }
+    optimizer = ge.optimizers.wrap(tf.keras.optimizers.SGD(0.1))
+    for step, keys in enumerate([[1, 2, 3, 4], [1, 2, 3], [1], [1]]):
+        tables["set"].step = step
+        of_step = [tables["set"], tables["counted"]]
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(x) for x in ge.lookup(of_step, [keys, keys])])
+        optimizer.apply_gradients(zip(tape.gradient(loss, of_step), of_step))
+    tables["none"].insert([1, 2], tf.ones([2, 2]))
+    path = tf.train.Checkpoint(**tables).save(f"{tmp_path}/model")
+    oldest = {name: ge.statistics([tables[name]]).tables[name].oldest_steps for name in tables}
+
+    # When the checkpoint is inspected
+    assert main(["inspect", path]) == 0
+
+    # Then a key that was trained in the last step has 0, and the oldest has what statistics have
+    assert oldest == {"set": 3, "counted": 3, "none": -1}
+    trained = [("0", "1"), ("1", "0"), ("2 to 3", "3")]
+    expected = {"set": trained, "counted": trained, "none": [("unknown", "2")]}
+    said = capsys.readouterr().out
+    for name in tables:
+        ages = (
+            said.rpartition(f"table '{name}'")[2].partition("steps since")[2].partition("table")[0]
+        )
+        assert re.findall(r"^ +(\d.*?|unknown) +(\d+)(?: #+)?$", ages, re.M) == expected[name]
+
+
+def test_the_picture_has_unknown_keys_and_tables_without_keys(tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    # Given a table with keys of known and unknown steps, one without steps, one without keys; a
+    # name that has the signs of formulas
+    tables = {
+        "$a_{^$": ge.keyed_table("$a_{^$", 2, evict_after_steps=100),
+        "none": ge.keyed_table("none", 2),
+        "empty": ge.keyed_table("empty", 2),
+    }
+    tables["$a_{^$"].insert([1, 2, 3], tf.ones([3, 2]), versions=[-1, 4, 5])
+    tables["none"].insert([1, 2], tf.ones([2, 2]))
+    checkpoint = tf.train.Checkpoint(a=tables["$a_{^$"], b=tables["none"], c=tables["empty"])
+    path = checkpoint.save(f"{tmp_path}/model")
+    figures = []
+    monkeypatch.setattr(pyplot, "close", lambda *figure: figures.extend(figure))
+
+    # When it is drawn
+    assert main(["inspect", path, "--plot", f"{tmp_path}/keys.png"]) == 0
+
+    # Then each table has its bars, of unknown keys, too, or the words that it has no keys
+    axes = figures[-1].axes
+    bars = {
+        axis.get_title(): {
+            tick.get_text(): int(bar.get_height())
+            for tick, bar in zip(axis.get_xticklabels(), axis.patches)
+        }
+        for axis in axes
+    }
+    assert bars == {
+        "$a_{^$: times trained": {"0": 3},
+        "$a_{^$: steps since": {"0": 1, "1": 1, "unknown": 1},
+        "none: times trained": {"0": 2},
+        "none: steps since": {"unknown": 2},
+        "empty: times trained": {},
+        "empty: steps since": {},
+    }
+    words = [[text.get_text() for text in axis.texts] for axis in axes]
+    assert words == [[]] * 4 + [["no keys"]] * 2
+    assert [axis.axison for axis in axes] == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["inspect", "--plot", "{folder}/no/keys.png"], "--plot .*there is no folder '.*/no'"),
+        (["inspect", "--plot", "ram://no/keys.png"], "--plot .*there is no folder 'ram://no'"),
+        (["inspect", "--plot", "{folder}/keys.foo"], "suffix of a picture, one of .*png.*got foo"),
+        (["inspect", "--plot", "{folder}"], "--plot .*expected a file, got a folder"),
+        (["export", "--out", "{folder}/no/a.parquet"], "--out .*there is no folder '.*/no'"),
+        (["export", "--out", "{folder}"], "--out .*expected a file, got a folder"),
+        (["export", "--out", "/proc/a.parquet"], "group_embedding: .*/proc/a.parquet"),
+        (["export", "--out", "other://a/b"], "group_embedding: .*'other'"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_refused_before_the_work(
+    arguments, words, saved, tmp_path, capsys
+):
+    # Given a checkpoint, and a place for a file that cannot be made
+    pytest.importorskip("matplotlib" if arguments[0] == "inspect" else "pyarrow")
+    command, *place = [argument.format(folder=tmp_path) for argument in arguments]
+
+    # When a command shall write there
+    with pytest.raises(SystemExit, match=words):
+        main([command, saved, "--table", "user", *place])
+
+    # Then nothing was read before
+    assert capsys.readouterr().out == ""
+
+
+def test_tables_of_one_name_are_told_apart(tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("matplotlib")
+    # Given tables of one name, one whose own name has a number, and another
+    names = {"a": "same", "b": "same", "c": "same#2", "d": "same", "e": "other", "f": "same"}
+    tables = {entry: ge.keyed_table(name, 2) for entry, name in names.items()}
+    for number, table in enumerate(tables.values()):
+        table.insert(np.arange(number + 1), tf.ones([number + 1, 2]))
+    path = tf.train.Checkpoint(**tables).save(f"{tmp_path}/model")
+    shown = ["same", "same#3", "same#2", "same#4", "other", "same#5"]
+
+    # When each command reads the checkpoint
+    assert main(["verify", path]) == 0
+    verified = capsys.readouterr().out
+    assert main(["inspect", path, "--plot", f"{tmp_path}/keys.svg"]) == 0
+    inspected = capsys.readouterr().out
+    with pytest.raises(SystemExit, match=f"one of {', '.join(shown)}$"):
+        main(["export", path, "--out", f"{tmp_path}/rows"])
+    with pytest.raises(SystemExit, match="expected a table same#6, it has .*'same', 'same#3'"):
+        main(["verify", path, "--table", "same#6"])
+
+    # Then all have the same names, each with its own rows
+    headed = r"^table '(.*)', step -1, entry (.)/table/.ROWS$"
+    assert re.findall(headed, verified, re.M) == list(zip(shown, names))
+    assert re.findall(headed, inspected, re.M) == list(zip(shown, names))
+    counted = re.findall(r"^table '(.*)'\n +times trained +keys\n +0 +(\d)", inspected, re.M)
+    assert counted == [(name, str(number + 1)) for number, name in enumerate(shown)]
+    for number, name in enumerate(shown):
+        assert main(["export", path, "--table", name, "--out", f"{tmp_path}/rows"]) == 0
+        assert capsys.readouterr().out.endswith(f"{number + 1} rows of table '{name}'\n")
+        assert parquet.read_table(f"{tmp_path}/rows").num_rows == number + 1
+
+
+def test_whole_tables_are_counted_beside_damaged_ones(saved, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("pyarrow")
+    # Given a checkpoint with one damaged file
+    item, user = files.tables(saved)
+    with open(item["files"][0]["path"], "r+b") as file:
+        file.seek(100)
+        file.write(b"\xff\x00")
+    picture = tmp_path / "keys.png"
+
+    # When it is inspected, and the damaged table is exported over an older file
+    assert main(["inspect", saved, "--plot", str(picture)]) == 1
+    said = capsys.readouterr().out
+    (tmp_path / "rows").write_text("older")
+    with pytest.raises(SystemExit, match="table 'deep/item': file '.*' is damaged"):
+        main(["export", saved, "--table", "deep/item", "--out", f"{tmp_path}/rows"])
+
+    # Then the whole table is counted and drawn, the other one named; the older file stays
+    assert [said.count(f"table '{name}'\n") for name in ("user", "deep/item")] == [1, 0]
+    assert said.endswith("not counted, for the reasons above: 'deep/item'\n")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "rows").read_text() == "older"
+
+    # And where no table is whole, no picture is drawn
+    picture.unlink()
+    os.remove(user["files"][0]["path"])
+    assert main(["inspect", saved, "--plot", str(picture)]) == 1
+    assert capsys.readouterr().out.endswith("keys.png: not drawn, as no table was counted\n")
+    assert not picture.exists()
+
+
+def test_rows_that_only_serve_are_not_counted(tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    # Given a SavedModel with quantised rows of two tables
+    module = tf.Module()
+    module.tables = [ge.keyed_table(name, 4) for name in ("user", "item")]
+    for table in module.tables:
+        table.insert([1, 2], tf.ones([2, 4]))
+    tf.saved_model.save(module, f"{tmp_path}/trained")
+    (tmp_path / "served").mkdir()
+    rewrite_model(f"{tmp_path}/trained", f"{tmp_path}/served", {}, [], "int8")
+
+    # When it is inspected and exported
+    assert main(["inspect", f"{tmp_path}/served"]) == 0
+    said = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="table 'item': .*got rows quantised for serving"):
+        main(["export", f"{tmp_path}/served", "--table", "item", "--out", f"{tmp_path}/rows"])
+
+    # Then keys are said, and why nothing else is counted
+    assert said.count("2 keys (int64)") == said.count("got rows quantised for serving") == 2
+    assert said.endswith("not counted, for the reasons above: 'user', 'item'\n")
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "export"])
+def test_the_index_file_means_its_checkpoint(command, saved, tmp_path, capsys):
+    # Given the names of a checkpoint and of its index
+    more = []
+    if command == "export":
+        pytest.importorskip("pyarrow")
+        more = ["--table", "user", "--out", f"{tmp_path}/rows"]
+    said = []
+
+    # When a command gets either
+    for prefix in (saved, f"{saved}.index"):
+        assert main([command, prefix, *more]) == 0
+        said.append(capsys.readouterr().out)
+
+    # Then it says the same
+    assert said[0] == said[1] != ""
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("model.keras", "no file '.*model.keras.index'.*load the model.*give what that returns"),
+        ("w.weights.h5", "no file '.*w.weights.h5.index'.*load the model.*give what that returns"),
+        ("other", "expected the prefix of a checkpoint, or a folder.*no file '.*other.index'$"),
+        ("cut.index", "checkpoint '.*cut': .*sstable"),
+        ("dense-1", "expected tables whose rows are found by key, it has none"),
+    ],
+)
+def test_files_that_are_no_checkpoint_say_what_to_give(name, words, tmp_path):
+    # Given a file of another kind, a damaged index, and a checkpoint without such tables
+    for other in ("model.keras", "w.weights.h5", "other", "cut.index"):
+        (tmp_path / other).write_bytes(b"another kind of file" * 9)
+    tf.train.Checkpoint(v=tf.Variable([1.0])).save(f"{tmp_path}/dense")
+
+    # When, Then a command says what it expects
+    for command in (["inspect"], ["verify"], ["export", "--out", f"{tmp_path}/rows"]):
+        with pytest.raises(SystemExit, match=words):
+            main([*command, f"{tmp_path}/{name}"])
 
 
 def test_verify_says_which_file_is_damaged(saved, capsys):
@@ -169,6 +397,70 @@ def test_export_writes_the_rows_after_changes(saved, tmp_path):
         assert np.array(row["values"], np.float32).tobytes() == values
         for name, slot in slots.items():
             assert np.array(row[name], np.float32).tobytes() == slot
+
+
+@pytest.mark.parametrize(
+    "key_dtype, kept, changed",
+    [
+        ("uint64", [5, 2**63, 2**63 + 5], [2**63 + 9, 2**64 - 1]),
+        ("uint32", [5, 2**31 + 5], [2**32 - 1]),
+        ("int64", [-(2**63), -5], [5, 2**63 - 1]),
+        ("int32", [-5, 7], [9]),
+    ],
+)
+def test_exported_keys_are_those_of_the_table(key_dtype, kept, changed, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    # Given a full save, and changes that replace, add and erase keys
+    table = ge.keyed_table(f"of_{key_dtype}", 2, key_dtype=key_dtype)
+    table.insert(tf.constant([3, *kept], key_dtype), tf.zeros([1 + len(kept), 2]))
+    checkpoint = tf.train.Checkpoint(table=table)
+    checkpoint.save(f"{tmp_path}/model")
+    table.erase(tf.constant([3], key_dtype))
+    table.insert(tf.constant([kept[-1], *changed], key_dtype), tf.ones([1 + len(changed), 2]))
+    path = ge.checkpoint.save_changes(checkpoint, f"{tmp_path}/model")
+
+    # When it is exported
+    assert main(["export", path, "--out", f"{tmp_path}/rows.parquet"]) == 0
+
+    # Then keys are numbers of their type, with their rows
+    found = parquet.read_table(f"{tmp_path}/rows.parquet")
+    assert str(found.schema.field("key").type) == ("uint64" if key_dtype == "uint64" else "int64")
+    rows = dict(zip(found["key"].to_pylist(), found["values"].to_pylist()))
+    assert found.num_rows == len(rows)
+    assert rows == {**dict.fromkeys(kept, [0, 0]), **dict.fromkeys([kept[-1], *changed], [1, 1])}
+
+
+@pytest.mark.parametrize("folder", ["{tmp_path}", "ram://empty_tables"])
+def test_export_of_tables_without_rows_writes_files_without_rows(folder, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    # Given tables that never had a row, or have none after changes, and a file of another export
+    tables = {
+        "none": ge.keyed_table("none", 2),
+        "unsigned": ge.keyed_table("unsigned", 3, key_dtype="uint64"),
+        "erased": ge.keyed_table("erased", 4),
+        "full": ge.keyed_table("full", 5),
+    }
+    for name in ("erased", "full"):
+        tables[name].insert([1, 2], tf.ones([2, tables[name].shape[1]]))
+    checkpoint = tf.train.Checkpoint(**tables)
+    checkpoint.save(f"{tmp_path}/model")
+    tables["erased"].erase([1, 2])
+    path = ge.checkpoint.save_changes(checkpoint, f"{tmp_path}/model")
+    out = f"{folder.format(tmp_path=tmp_path)}/rows.parquet"
+
+    for name, table in tables.items():
+        # When each takes the place of that file
+        assert main(["export", path, "--table", "full", "--out", out]) == 0
+        assert main(["export", path, "--table", name, "--out", out]) == 0
+
+        # Then the file has this table's columns, and as many rows
+        with tf.io.gfile.GFile(out, "rb") as file:
+            found = parquet.read_table(io.BytesIO(file.read()))
+        assert found.num_rows == (2 if name == "full" else 0)
+        assert found.schema.names == ["key", "count", "version", "values"]
+        assert found.schema.field("values").type.list_size == table.shape[1]
+        unsigned = str(found.schema.field("key").type) == "uint64"
+        assert unsigned == (name == "unsigned")
 
 
 def test_export_without_pyarrow_says_what_to_install(saved, tmp_path, monkeypatch):
