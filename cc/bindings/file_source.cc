@@ -17,7 +17,10 @@ std::string InPython(const char* what, const std::string& path, const Body& body
     body();
     return "";
   } catch (const py::error_already_set& error) {
-    return std::string("cannot ") + what + " '" + path + "': " + error.what();
+    // Not what(), which has Python's stack behind it.
+    const std::string type = py::str(error.type().attr("__name__"));
+    const std::string text = py::str(error.value());
+    return std::string("cannot ") + what + " '" + path + "': " + type + ": " + text;
   } catch (const py::cast_error& error) {
     return std::string("cannot ") + what + " '" + path + "': " + error.what();
   }

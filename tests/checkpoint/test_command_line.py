@@ -291,6 +291,20 @@ def test_files_that_are_no_checkpoint_say_what_to_give(name, words, tmp_path):
             main([*command, f"{tmp_path}/{name}"])
 
 
+def test_verify_says_which_file_at_a_url_is_missing(capsys):
+    # Given tables that are saved at a URL, of which one has lost its file
+    tables = {name: ge.keyed_table(name, 2) for name in ("user", "item")}
+    path = tf.train.Checkpoint(**tables).save("ram://missing/model")
+    (lost,) = next(table["files"] for table in files.tables(path) if table["name"] == "user")
+    tf.io.gfile.remove(lost["path"])
+
+    # When they are verified, Then a line says which, without Python's stack
+    assert main(["verify", path]) == 1
+    said = capsys.readouterr().out
+    assert re.search(rf"cannot \w+ '{re.escape(lost['path'])}': NotFoundError: .*\n", said)
+    assert "At:" not in said and said.count(": good,") == 1
+
+
 def test_verify_says_which_file_is_damaged(saved, capsys):
     assert main(["verify", saved]) == 0
     name = files.present(saved)[0]
