@@ -342,7 +342,7 @@ _HEAD_BYTES = 32  # of a row below the first tier: key, count, version and clock
 
 
 def _table_of_model(feature, sizes, sample):
-    ids = sample.ids[feature.name]
+    ids = sample.of_feature(feature)
     rows = sizes[feature.table.name].rows
     per_sample = len(ids) / sample.num_samples
     source = TracedIds.of(ids, rows)
