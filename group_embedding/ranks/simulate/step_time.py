@@ -37,6 +37,8 @@ class TableOfModel:
       trained: Whether its rows have gradients.
       column_parts: Among how many ranks columns are spread, where they are; None: as many as leave
         16 columns each.
+      row_bytes: The size of a number in memory, 4 or 2, and on its way at most; None: that of the
+        job.
     """
 
     name: str
@@ -47,6 +49,15 @@ class TableOfModel:
     features: int = 1
     trained: bool = True
     column_parts: int | None = None
+    row_bytes: int | None = None
+
+    def bytes_of_row(self, job: Job) -> int:
+        """The size of a row in memory."""
+        return self.dim * (self.row_bytes or job.row_bytes)
+
+    def bytes_on_way(self, job: Job) -> int:
+        """The size of a row on its way."""
+        return self.dim * min(job.wire_bytes, self.row_bytes or job.wire_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +256,7 @@ def bytes_on_link(table: TableOfModel, job: Job, placement: str) -> float:
 def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
     """The bytes that a rank sends for a table in a step: ids, rows or sums, and their gradients."""
     ids = job.samples * table.ids
-    row = table.dim * job.wire_bytes
+    row = table.bytes_on_way(job)
     if placement == "rows":
         return _spread(job, _rows(table, ids, row))
     if placement == "two_levels":
@@ -313,7 +324,7 @@ def _peers(job, placement):
 
 def _kernels(table, job, machine, placement):
     ids = job.samples * table.ids
-    row = table.dim * job.row_bytes
+    row = table.bytes_of_row(job)
     asked = table.source.unique(ids)
     owned = table.source.unique(ids * job.ranks) / (1 if placement == WHOLE else job.ranks)
     moved = row * (
