@@ -131,7 +131,7 @@ def _measure_all(configs, optimizer, ranks):
         kind = (config.dim, config.dtype, repr(options), config.trainable)
         if kind not in found:
             trained = optimizer if config.trainable else None
-            found[kind] = measure(config.dim, config.dtype, options, trained, ranks)
+            found[kind] = measure(name, config.dim, config.dtype, options, trained, ranks)
         of_table[name] = found[kind]
     return of_table
 
@@ -144,10 +144,12 @@ def _hbm_for_tiers(configs, spreads, sizes, measured, hbm):
     for name, config in configs.items():
         options = _options_of(config)
         rows = sizes[name].rows * max(spreads[name])
-        if options is None or options.tiers == ("hbm",):
-            kept = HBM_BYTES_OF_KEY if options else 0
-            left -= rows * (measured[name].row + kept)
+        if options is None:
+            left -= rows * measured[name].row
+        elif options.tiers == ("hbm",):
+            left -= measured[name].fixed["hbm"] + rows * (measured[name].row + HBM_BYTES_OF_KEY)
         elif options.tiers[0] == "hbm":
+            left -= measured[name].fixed["hbm"]
             if options.tier_bytes:
                 below = min(rows, _most_in_host_memory(options, measured[name].row))
                 left -= options.tier_bytes[0] + below * HBM_BYTES_OF_ROW_BELOW
@@ -183,7 +185,6 @@ def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):
         return {tier: rows * measured.row}, {tier: rows}
     first = options.tiers[0]
     of_key = measured.row + (HBM_BYTES_OF_KEY if first == "hbm" else measured.kept)
-    fixed = 0.0 if first == "hbm" else measured.fixed
     limits = _limits_of(options)
     if hbm_bytes is not None:
         limits[0] = _limit_of_hbm(
@@ -198,9 +199,12 @@ def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):
         left -= here
         if here > 0 or tier == first:
             held[tier] = here
-            sizes[tier] = here * of_row + (fixed if tier == first else 0.0)
+            sizes[tier] = here * of_row
+    sizes[first] += measured.fixed[first]
     if first == "hbm":
         sizes["hbm"] += held.get("dram", 0.0) * HBM_BYTES_OF_ROW_BELOW
+    if "disk" in sizes:  # whose rows pass through as much host memory
+        sizes["dram"] += min(measured.store, sizes["disk"])
     return sizes, held
 
 

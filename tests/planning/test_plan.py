@@ -45,7 +45,7 @@ def train(tables, keys, optimizer):
 def test_bytes_of_tables_of_keys(name, num_keys):
     # Given tables of several dims, types and options, trained by an optimizer
     tables = [
-        ge.keyed_table(table, dim, dtype=dtype, num_initial_rows=1, **options)
+        ge.keyed_table(table, dim, dtype=dtype, **options)
         for table, (dim, dtype, options) in TABLES.items()
     ]
     keys = np.random.default_rng(SEED).choice(2**62, num_keys, replace=False)
@@ -65,7 +65,7 @@ def test_bytes_of_tables_of_keys(name, num_keys):
     for table, planned in found.tables.items():
         (of_rank,) = planned.bytes_by_rank
         assert planned.keys == num_keys and list(of_rank) == ["dram"]
-        assert of_rank["dram"] == pytest.approx(measured[table].memory_bytes, rel=0.15), table
+        assert of_rank["dram"] == pytest.approx(measured[table].memory_bytes, rel=0.05), table
         assert planned.hit_rates == {"dram": 1}
     assert found.step is None
 
@@ -75,7 +75,7 @@ def test_bytes_of_tables_of_keys(name, num_keys):
 def test_bytes_of_tables_in_gpu_memory(tiers):
     # Given a table most of whose rows are below GPU memory, if it has a tier there
     options = {"tiers": tiers, **({"tier_bytes": [40 << 20]} if len(tiers) > 1 else {})}
-    table = ge.keyed_table("users", 32, num_initial_rows=1, **options)
+    table = ge.keyed_table("users", 32, **options)
     keys = np.random.default_rng(SEED).choice(2**62, 400_000, replace=False)
     for part in np.array_split(keys, 8):
         train([table], part, OPTIMIZERS["adagrad"]())
@@ -98,7 +98,7 @@ def test_bytes_of_a_table_with_slots_in_bfloat16():
     keys = np.random.default_rng(SEED).choice(2**62, 20_000, replace=False)
     for options in ({}, {"max_bytes": 64 << 20, "budget_of": "rank"}):
         options = {"slot_dtype": "bfloat16", **options}
-        table = ge.keyed_table("users", 32, num_initial_rows=1, **options)
+        table = ge.keyed_table("users", 32, **options)
         train([table], keys, OPTIMIZERS["adam"]())
         # When it is planned
         found = ge.plan(
@@ -111,7 +111,7 @@ def test_bytes_of_a_table_with_slots_in_bfloat16():
         (of_rank,) = found.tables["users"].bytes_by_rank
         assert of_rank["dram"] == pytest.approx(int(table.memory_bytes()), rel=0.15)
         if "max_bytes" in options:
-            wide = ge.keyed_table("wide", 32, num_initial_rows=1, **options | {"slot_dtype": None})
+            wide = ge.keyed_table("wide", 32, **options | {"slot_dtype": None})
             train([wide], keys, OPTIMIZERS["adam"]())
             assert int(table.budget_counts().max_keys) > 1.3 * int(wide.budget_counts().max_keys)
 
@@ -248,8 +248,6 @@ def test_hit_rates_of_rows_on_disk(tmp_path):
     measured = after.hit_rates(before)
     assert planned.hit_rates["dram"] == pytest.approx(measured["dram"], abs=0.08)
     assert sum(planned.hit_rates.values()) == pytest.approx(1)
-    (of_rank,) = planned.bytes_by_rank
-    assert of_rank["dram"] < 0.5 * of_rank["disk"]
 
 
 def test_gpu_memory_is_shared_by_tables():
@@ -261,10 +259,10 @@ def test_gpu_memory_is_shared_by_tables():
     ]
     batches = [{f.name: np.arange(100) for f in features}]
     keys = {"user": 100_000, "item": 5000, "hot": 100}
-    found = ge.plan(features, batches=batches, keys=keys, hbm=4_000_000, ranks=2)
+    found = ge.plan(features, batches=batches, keys=keys, hbm=5_000_000, ranks=2)
     for of_rank in found.bytes_by_rank:
         # with a few bytes for each of the rows that are in host memory
-        assert 3_900_000 < of_rank["hbm"] <= 4_000_000 and of_rank["dram"] > 3_000_000
+        assert 4_900_000 < of_rank["hbm"] <= 5_000_000 and of_rank["dram"] > 3_000_000
     tables = found.tables
     assert list(tables["country"].bytes_by_rank[0]) == ["hbm"] == list(tables["hot"].hit_rates)
     assert 0 < tables["user"].hit_rates["hbm"] < 1
