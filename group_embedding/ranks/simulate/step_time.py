@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from group_embedding.config import nearest
-from group_embedding.ranks.simulate.machines import Machine, Network
+from group_embedding.config import check_int, nearest
+from group_embedding.ranks.simulate.machines import Machine, Network, check_not_negative
 from group_embedding.ranks.simulate.unique_ids import IdSource
 
 PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")
@@ -85,8 +85,7 @@ class Job:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "ranks_of_host", "samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            check_int("job", name, getattr(self, name), at_least=1)
         for name in ("row_bytes", "wire_bytes"):
             if getattr(self, name) not in (2, 4):
                 raise ValueError(f"{name}: expected 2 or 4, got {getattr(self, name)}")
@@ -195,9 +194,11 @@ def step_time(
       program_ms: The time in which the program issues a step.
 
     Raises:
-      ValueError: the placement is none of these.
+      ValueError: the placement is none of these, or a time is not 0 or more.
     """
     network = network or Network()
+    for name, time in (("dense_ms", dense_ms), ("program_ms", program_ms)):
+        check_not_negative("step", name, time)
     if not isinstance(placement, str):
         return _step(tables, placement, job, machine, network, dense_ms, program_ms)
     check_placement(placement)
