@@ -8,11 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.config import nearest
+from group_embedding.config import check_int, nearest
 from group_embedding.placement import DISTRIBUTED
 from group_embedding.planning import plan_text
 from group_embedding.planning.choose_placements import simulated_placement
-from group_embedding.planning.model_features import features_as_trained, optimizer_of
+from group_embedding.planning.model_features import (
+    features_as_trained,
+    leaves_out_invalid,
+    optimizer_of,
+)
 from group_embedding.planning.plan_tables import TablePlan, plan_tables
 from group_embedding.planning.sample import read_sample
 from group_embedding.ranks.simulate import (
@@ -24,6 +28,8 @@ from group_embedding.ranks.simulate import (
     TracedIds,
     step_time,
 )
+from group_embedding.ranks.simulate.machines import check_not_negative
+from group_embedding.variables import to_keyed_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +41,12 @@ class Plan:
         step: the parts of the time of a step of the tables on GPUs, whose `total` is milliseconds,
             at their placements and with rows of their types, as if all rows were in GPU memory and
             by row number; None: the ranks have no GPU.
+        hbm: bytes of GPU memory that each rank has for tables; None: it has no GPU.
     """
 
     tables: dict[str, TablePlan]
     step: StepTime | None
+    hbm: int | None = None
 
     @property
     def bytes_by_rank(self) -> list[dict[str, float]]:
@@ -108,7 +116,8 @@ def plan(
         optimizer: a Keras optimizer; None: the one that the model is compiled with, or rows without
             slots.
         ranks: how many there are; each trains a batch as large as the sample's first one.
-        hbm: bytes of GPU memory for the tables of a rank; None: ranks have no GPU.
+        hbm: bytes of GPU memory for the tables of a rank; None: ranks have no GPU. A plan may take
+            more: `print` then says on which ranks.
         dtype: of rows of tables that name none; None: that of their layer, or "float32".
         machine: "h100" or "h200", for the time of a step.
         ranks_of_host: how many ranks a host has.
@@ -121,8 +130,9 @@ def plan(
         Plan.
 
     Raises:
-        ValueError: a feature has no ids in a batch, `keys` names no keyed table, or `machine` or a
-            number is not as above; the message says which.
+        ValueError: an argument is not as above, a feature has fewer than two ids in the sample, or
+            others than its table has rows for, a table cannot be placed over the ranks as its
+            config says, or has tiers of GPU memory without `hbm`; the message says which.
 
     Example:
 
@@ -132,30 +142,64 @@ def plan(
     >>> found.tables["users"].keys > 10**5, sorted(found.bytes_by_rank[3])
     (True, ['dram'])
     """
-    features, optimizer = features_as_trained(model, dtype), optimizer or optimizer_of(model)
-    sample = read_sample(batches, features)
-    _check({feature.table.name: feature.table for feature in features}, keys or {}, ranks, machine)
-    tables = plan_tables(
-        features, sample, optimizer=optimizer, ranks=ranks, samples=samples, keys=keys, hbm=hbm
-    )
-    step = None
-    if hbm is not None:
-        job = Job(ranks, ranks_of_host, sample.batch_size, through=through, gathers_ids=True)
-        of_model = [_table_of_model(feature, tables, sample, ranks) for feature in features]
-        ways = [simulated_placement(feature.table.placement or DISTRIBUTED) for feature in features]
-        step = step_time(of_model, job, MACHINES[machine], network, ways, dense_ms, program_ms)
-    return Plan(tables, step)
-
-
-def _check(configs, keys, ranks, machine):
-    if ranks < 1:
-        raise ValueError(f"ranks: expected at least 1, got {ranks}")
+    ranks = check_int(_OWNER, "ranks", ranks, at_least=1)
+    if samples is not None:
+        samples = check_int(_OWNER, "samples", samples, at_least=1)
+    for name, time in (("dense_ms", dense_ms), ("program_ms", program_ms)):
+        check_not_negative(_OWNER, name, time)
     if machine not in MACHINES:
         raise ValueError(f"machine: expected one of {', '.join(sorted(MACHINES))}, got {machine!r}")
+    features = features_as_trained(model, dtype)
+    configs = {feature.table.name: feature.table for feature in features}
+    _check_hbm(hbm, configs)
+    sample = read_sample(batches, features, leaves_out_invalid(model))
+    job = Job(ranks, ranks_of_host, sample.batch_size, through=through, gathers_ids=True)
+    tables = plan_tables(
+        features,
+        sample,
+        optimizer=optimizer or optimizer_of(model),
+        ranks=ranks,
+        samples=samples,
+        keys=_checked_keys(keys, configs),
+        hbm=hbm,
+    )
+    if hbm is None:
+        return Plan(tables, None)
+    of_model = [_table_of_model(feature, tables, sample, ranks) for feature in features]
+    ways = [simulated_placement(feature.table.placement or DISTRIBUTED) for feature in features]
+    step = step_time(of_model, job, MACHINES[machine], network, ways, dense_ms, program_ms)
+    return Plan(tables, step, hbm)
+
+
+_OWNER = "ge.plan"
+
+
+def _check_hbm(hbm, configs):
+    if hbm is not None:
+        check_int(_OWNER, "hbm", hbm, at_least=1)
+        return
+    for name, config in configs.items():
+        if config.num_rows is not None:
+            continue
+        tiers = to_keyed_options(name, config.ev_option).tiers
+        if tiers[0] == "hbm":
+            raise ValueError(
+                f"table '{name}': expected hbm=<bytes of GPU memory for the tables of a rank>, as "
+                f"its tiers are {list(tiers)}, got None"
+            )
+
+
+def _checked_keys(keys, configs):
+    """{keyed table: how many keys}"""
+    if keys is None:
+        return {}
+    if not isinstance(keys, Mapping):
+        raise ValueError(f"keys: expected a dict of numbers by keyed table, got {keys!r}")
     keyed = [name for name, config in configs.items() if config.num_rows is None]
     for name in keys:
         if name not in keyed:
             raise ValueError(f"keys: expected keyed tables, got '{name}'{nearest(name, keyed)}")
+    return {name: check_int("keys", f"'{name}'", of, at_least=1) for name, of in keys.items()}
 
 
 def _table_of_model(feature, tables, sample, ranks):

@@ -60,8 +60,14 @@ def plan_tables(
         sample: ids of the features.
 
     Raises:
-        ValueError: a table cannot be placed over the ranks as its config says.
+        ValueError: a table cannot be placed over the ranks as its config says, or the optimizer is
+            none.
     """
+    if isinstance(optimizer, type) or not (optimizer is None or hasattr(optimizer, "get_config")):
+        raise ValueError(
+            "optimizer: expected an optimizer of Keras, such as tf.keras.optimizers.Adagrad(0.1), "
+            f"or None, got {optimizer!r}"
+        )
     configs = {feature.table.name: feature.table for feature in features}
     spreads = {name: _spread_of(config, ranks) for name, config in configs.items()}
     measured = _measure_all(configs, optimizer, ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,12 +44,33 @@ class SampleOfIds:
 
     def of_feature(self, feature: FeatureConfig) -> np.ndarray:
         """The ids that a feature looks up, int64 [ids]."""
-        return self._looked_up([feature])
+        return _valid(self._looked_up([feature]), feature.table)
 
     def of_table(self, name: str, features: Iterable[FeatureConfig]) -> np.ndarray:
         """The ids that all features of a table look up, in the order of time, int64 [ids]. An id of
         an input that several of them read counts once."""
-        return self._looked_up([f for f in features if f.table.name == name])
+        of_table = [f for f in features if f.table.name == name]
+        return _valid(self._looked_up(of_table), of_table[0].table)
+
+    def check(self, feature: FeatureConfig, leaves_out_invalid: bool) -> None:
+        """Refuses too few ids of a feature, and those past the end of its table.
+
+        Raises:
+            ValueError: there are such ids; the message names the feature.
+        """
+        ids, table = self._looked_up([feature]), feature.table
+        if ids.size < 2:
+            raise ValueError(
+                f"batches: expected at least 2 ids of feature '{feature.name}', got {ids.size}; "
+                "give batches that have some"
+            )
+        is_past_end = table.num_rows is not None and ids.max() >= table.num_rows
+        if is_past_end and not leaves_out_invalid:
+            raise ValueError(
+                f"batches: expected ids of feature '{feature.name}' below the {table.num_rows} "
+                f"rows of table '{table.name}', got {ids.max()}; a GroupEmbedding with "
+                "invalid_ids='ignore' leaves such ids out"
+            )
 
     def _looked_up(self, features):
         names = dict.fromkeys(feature.name for feature in features)
@@ -60,19 +82,33 @@ class SampleOfIds:
         return np.concatenate(parts)
 
 
-def read_sample(batches: Iterable[Any], features: Sequence[FeatureConfig]) -> SampleOfIds:
+def read_sample(
+    batches: Iterable[Any], features: Sequence[FeatureConfig], leaves_out_invalid: bool = False
+) -> SampleOfIds:
     """Reads batches: dicts of ids by feature, or tuples that begin with one, such as a dataset has.
 
+    Args:
+        leaves_out_invalid: whether ids past the end of a table are left out, and not refused.
+
     Raises:
-        ValueError: there is no batch, or one lacks a feature, or has features of different numbers
-            of samples; the message names them.
+        ValueError: there is no batch, or one lacks a feature, has something else than its ids, or
+            features of different numbers of samples; or a feature has fewer than two ids; the
+            message names it.
     """
+    if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
+        raise ValueError(
+            "batches: expected several, such as a list of dicts of ids by feature, got "
+            f"{type(batches).__name__}"
+        )
     names = list(dict.fromkeys(feature.name for feature in features))
     found = [_read_batch(batch, names) for batch in batches]
     if not found:
         raise ValueError("batches: expected at least one batch, got none")
     sizes = [batch[names[0]].num_samples for batch in found]
-    return SampleOfIds(sum(sizes), sizes[0], found)
+    sample = SampleOfIds(sum(sizes), sizes[0], found)
+    for feature in features:
+        sample.check(feature, leaves_out_invalid)
+    return sample
 
 
 def _read_batch(batch, names):
@@ -82,7 +118,7 @@ def _read_batch(batch, names):
         if not isinstance(inputs, Mapping) or name not in inputs:
             got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise ValueError(f"batches: expected a dict with ids of feature '{name}', got {got}")
-    found = {name: _read_input(inputs[name]) for name in names}
+    found = {name: _read_input(name, inputs[name]) for name in names}
     first = found[names[0]].num_samples
     for name, of_name in found.items():
         if of_name.num_samples != first:
@@ -93,19 +129,40 @@ def _read_batch(batch, names):
     return found
 
 
-def _read_input(value):
+def _read_input(name, value):
+    if isinstance(value, tuple) and all(len(getattr(part, "shape", ())) > 0 for part in value):
+        value = value[0]  # of a pair of ids and weights
     if isinstance(value, tf.SparseTensor):
-        return _Input(int(value.dense_shape[0]), _flat(value.values), value.indices.numpy()[:, 0])
+        samples = value.indices.numpy()[:, 0]
+        return _Input(int(value.dense_shape[0]), _flat(name, value.values), samples)
     if isinstance(value, tf.RaggedTensor):
         rows = value.merge_dims(1, -1) if len(value.shape) > 2 else value
-        return _Input(int(rows.nrows()), _flat(rows.values), rows.value_rowids().numpy())
-    value = np.asarray(value)
-    ids = _flat(value)
-    return _Input(len(value), ids, np.arange(len(ids)) // max(1, len(ids) // max(1, len(value))))
+        return _Input(int(rows.nrows()), _flat(name, rows.values), rows.value_rowids().numpy())
+    try:
+        value = np.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"batches: expected samples of one length of feature '{name}', or a RaggedTensor, got "
+            f"a {type(value).__name__} of different ones"
+        ) from None
+    if value.ndim == 0:
+        raise ValueError(
+            f"batches: expected ids [samples] or [samples, ids] of feature '{name}', got {value}"
+        )
+    samples = np.arange(len(value)).repeat(math.prod(value.shape[1:]))
+    return _Input(len(value), _flat(name, value), samples)
 
 
-def _flat(ids):
-    return np.asarray(ids).reshape(-1).astype(np.int64)
+def _flat(name, ids):
+    ids = np.asarray(ids).reshape(-1)
+    if not np.issubdtype(ids.dtype, np.integer):
+        got = "strings" if ids.dtype.kind in "OSU" else ids.dtype
+        raise ValueError(f"batches: expected integer ids of feature '{name}', got {got}")
+    return ids.astype(np.int64)
+
+
+def _valid(ids, table):
+    return ids if table.num_rows is None else ids[ids < table.num_rows]
 
 
 def _is_looked_up(given, feature):

@@ -21,6 +21,7 @@ from group_embedding.planning.choose_placements import (
 from group_embedding.planning.model_features import (
     features_as_trained,
     features_of,
+    leaves_out_invalid,
     optimizer_of,
     replace_tables,
 )
@@ -147,7 +148,7 @@ def place_tables(
     ranks, hosts = _job_of(ranks, hosts, dry_run)
     _check(whole_bytes, machine, cores)
     features, optimizer = features_as_trained(model, dtype), optimizer or optimizer_of(model)
-    sample = read_sample(batches, features)
+    sample = read_sample(batches, features, leaves_out_invalid(model))
     # Over ranks, of which the plan counts all rows.
     spread = replace_tables(features, lambda t: dataclasses.replace(t, placement=DISTRIBUTED))
     plans = plan_tables(spread, sample, optimizer=optimizer, ranks=ranks)

@@ -121,3 +121,43 @@ def test_features_of_different_sizes_are_refused(make):
     # When it is planned, Then both features are named
     with pytest.raises(ValueError, match="got 4 of 'user' and 3 of 'item'"):
         make(features, batches=batches)
+
+
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        (np.array([1.5, 2.5]), "expected integer ids of feature 'user', got float64"),
+        (np.array([np.nan, 2]), "expected integer ids of feature 'user', got float64"),
+        (np.array(["a", "b"]), "expected integer ids of feature 'user', got strings"),
+        (tf.constant(["a", "b"]), "expected integer ids of feature 'user', got strings"),
+        (tf.ragged.constant([["a"], ["b"]]), "expected integer ids of feature 'user', got str"),
+        ([[1], [2, 3]], "samples of one length of feature 'user', or a RaggedTensor, got a list"),
+        (3, r"expected ids \[samples\] or \[samples, ids\] of feature 'user', got 3"),
+        ([7], "expected at least 2 ids of feature 'user', got 1; give batches that have some"),
+        (np.zeros([0, 2], int), "expected at least 2 ids of feature 'user', got 0"),
+        ([[-1, -1], [3, -1]], "expected at least 2 ids of feature 'user', got 1"),
+        ([900, 3], "ids of feature 'user' below the 50 rows of table 'users', got 900"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [ge.plan, ge.place_tables])
+def test_what_is_no_id_is_refused(make, ids, message):
+    # Given a feature of a table of 50 rows
+    features = [ge.FeatureConfig("user", ge.TableConfig("users", 50, 4))]
+    # When something else than its ids is planned, Then the feature is named
+    with pytest.raises(ValueError, match=message):
+        make(features, batches=[{"user": ids}])
+
+
+def test_a_layer_that_leaves_out_invalid_ids_is_planned_without_them():
+    # Given ids past the end of their table, and weights
+    ids = np.array([[1, 900], [2, 3], [77, 4]])
+    table = ge.TableConfig("users", 50, 4)
+    feature = ge.FeatureConfig("user", table)
+    layer = ge.layers.GroupEmbedding([feature], invalid_ids="ignore")
+    batches = [{"user": (ids, np.ones_like(ids, np.float32))}]
+    # When the layer is planned, Then it is; and a sample has the others
+    assert ge.plan(layer, batches=batches).tables["users"].keys == 50
+    sample = read_sample(batches, [feature], leaves_out_invalid=True)
+    assert sample.of_feature(feature).tolist() == [1, 2, 3, 4]
+    assert sample.of_table("users", [feature]).tolist() == [1, 2, 3, 4]

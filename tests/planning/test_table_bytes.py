@@ -96,7 +96,7 @@ def test_a_plan_leaves_nothing_behind(name):
     gc.collect()
     gc.disable()
     try:
-        before = num_resources()
+        before, listed = num_resources(), list(ge.statistics().tables)
         # When models are planned
         for _ in range(2):
             ge.plan(
@@ -104,8 +104,8 @@ def test_a_plan_leaves_nothing_behind(name):
                 batches=[{"user": np.arange(9)}],
                 optimizer=OPTIMIZERS[name](),
             )
-        # Then statistics have the table alone, and no other is in memory
-        assert list(ge.statistics().tables) == [table.name.partition(":")[0]]
+        # Then statistics have the same tables, and no other is in memory
+        assert table.name.partition(":")[0] in listed == list(ge.statistics().tables)
         assert num_resources() == before
     finally:
         gc.enable()
