@@ -100,13 +100,13 @@ def plan(
     tiers ["hbm", "dram"] share the rest by their size, unless `tier_bytes` says otherwise. A tier
     above another without `tier_bytes` has 1 GiB.
 
-    The time of a step is that of `ge.simulate` with tables at their placements, of which those of
-    one rank count as if each rank had as many of such, and rows that travel in their own type. It
-    is as if all rows were in GPU memory and by row number: neither tiers nor the search for keys
-    lengthen it. It was within 30% of recorded steps of tables by row number, in float32 and spread
-    by rows, with their `program_ms` given. With `program_ms=0` steps of 1,024
-    samples came out at 0.19 to 0.25 of their time; keyed tables at 0.74 and 0.69 with it given; and
-    a table with a tenth of its rows in GPU memory at 0.45.
+    The time of a step is that of `ge.simulate` with tables at their placements and rows of their
+    types; a table of one rank counts as if each rank had one like it. It is as if all rows were in
+    GPU memory and by row number: neither tiers nor the search for keys lengthen it. It was within
+    30% of recorded steps of tables by row number, in float32 and spread by rows, with their
+    `program_ms` given. With `program_ms=0` steps of 1,024 samples came out at 0.19 to 0.25 of their
+    time; keyed tables at 0.74 and 0.69 with it given; and a table with a tenth of its rows in GPU
+    memory at 0.45.
 
     Args:
         model: a Keras model or a `GroupEmbedding`, built or not, or a list of FeatureConfigs.

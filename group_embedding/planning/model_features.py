@@ -21,8 +21,8 @@ def features_of(model: Any) -> list[FeatureConfig]:
 
 
 def features_as_trained(model: Any, dtype: str | None) -> list[FeatureConfig]:
-    """The same, with tables as the model trains them: their rows have a type, tables of frozen
-    layers are frozen, and the second of two tables named "items" is "items#2".
+    """The features of a model with tables as it trains them: their rows have a type, tables of
+    frozen layers are frozen, and the second of two tables named "items" is "items#2".
 
     Args:
         dtype: of rows of tables that name none; None: that of their layer, or float32.
@@ -68,7 +68,7 @@ def optimizer_of(model: Any) -> Any:
 
 def leaves_out_invalid(model: Any) -> bool:
     """Returns whether a layer of the model reads zeros for ids past the end of their table."""
-    return any(layer.get_config()["invalid_ids"] == "ignore" for layer in _layers_of(model))
+    return any(layer._invalid_ids == "ignore" for layer in _layers_of(model))
 
 
 def _asked(model):

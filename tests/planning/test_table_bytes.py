@@ -84,9 +84,9 @@ def test_a_disk_takes_host_memory(num_keys, tmp_path):
     # When it is planned
     found = planned(16, keys, OPTIMIZERS["adam"](), **options)
 
-    # Then what RocksDB takes is in host memory, up to 64 MiB of what the disk has
-    upper = found["dram"] - min(found["disk"], 64 << 20)
-    assert 0.9 * upper < measured["dram"] < 1.2 * found["dram"]
+    # Then host memory has RocksDB's buffers, which are seldom full, beside the rows there
+    rows = found["dram"] - min(found["disk"], 64 << 20)
+    assert 0.9 * rows < measured["dram"] < 1.25 * found["dram"]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
