@@ -41,7 +41,7 @@ def compare(dim, name, most):
         "rowwiseadam": lambda: ge.optimizers.RowwiseAdam(0.1),
     }
     optimizer = optimizers[name]()
-    table = ge.keyed_table(f"{name}_{dim}", dim, num_initial_rows=1)
+    table = ge.keyed_table(f"{name}_{dim}", dim)
     feature = ge.FeatureConfig("keys", ge.TableConfig("keys", None, dim))
     sizes = np.unique(np.geomspace(max(1, most / 64), most, STEPS).astype(int))
     for size, before in zip(sizes, [0, *sizes]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from group_embedding.config import FeatureConfig
 from group_embedding.placement import (
@@ -22,7 +23,7 @@ from group_embedding.placement import (
     sends_sums,
     to_placement,
 )
-from group_embedding.planning.make_plan import TablePlan
+from group_embedding.planning.plan_tables import TablePlan
 from group_embedding.planning.sample import SampleOfIds
 from group_embedding.ranks.simulate import (
     COLUMN_ROWS,
@@ -79,6 +80,7 @@ class PlacementChooser:
             features=len(features),
             trained=config.trainable,
             column_parts=self._job.ranks,
+            row_bytes=tf.as_dtype(config.dtype).size,
         )
 
     def choose(self, name: str) -> tuple[str, str]:

@@ -25,6 +25,10 @@ def as_table(plan) -> str:
     largest = max(plan.bytes_by_rank, key=lambda tiers: sum(tiers.values()))
     text = aligned(lines) + "\n\nlargest rank: "
     text += ", ".join(f"{tier} {bytes_as_text(size)}" for tier, size in largest.items())
+    for rank, tiers in enumerate(plan.bytes_by_rank):
+        if plan.hbm is not None and tiers.get("hbm", 0.0) > plan.hbm:
+            text += f"\nrank {rank} does not fit: its tables take {bytes_as_text(tiers['hbm'])} of "
+            text += f"GPU memory, of which it has {bytes_as_text(plan.hbm)} (hbm)"
     if plan.step is not None:
         parts = ", ".join(f"{name} {ms:.2f}" for name, ms in plan.step.parts.items() if ms)
         text += f"\nstep of the tables: {plan.step.total:.2f} ms ({parts})"

@@ -3,6 +3,7 @@ trains for a step: with all slots and options, as this version makes them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -14,14 +15,17 @@ from group_embedding.ops._library import core
 from group_embedding.optimizers import WRAPPED, wrap
 from group_embedding.ranks.exchange.active import unsharded
 from group_embedding.variables import EmbeddingVariable, KeyedOptions, keyed_options
+from group_embedding.variables.live_tables import unlisted
 
 _MOST_KEYS = 1 << 15
 _MOST_NUMBERS = 1 << 24  # of a table's rows
 
 # GPU memory beside a row and its slots there: what is kept of it, and its part of the index.
-HBM_BYTES_OF_KEY = 32 + 17
+_HBM_BYTES_OF_ROW = 32
+HBM_BYTES_OF_KEY = _HBM_BYTES_OF_ROW + 17
 # GPU memory of a row in host memory below.
 HBM_BYTES_OF_ROW_BELOW = 40 + 17
+_STORE_BYTES = 64 << 20  # as of MemoryOfStore in cc/table/budget.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,62 +33,120 @@ class TableBytes:
     """Bytes of a table with any number of keys.
 
     Attributes:
-        fixed: without keys.
+        fixed: {first tier: bytes without keys}: initial rows and a filter.
         row: of a key's row and slots.
         kept: of what is kept of a key, and its part of the index, in host memory.
+        store: of host memory that a disk takes at most.
         max_keys: of a rank, that a budget of bytes allows; None: there is none.
     """
 
-    fixed: float
+    fixed: dict[str, float]
     row: float
     kept: float
+    store: int
     max_keys: int | None = None
 
 
 def measure(
-    dim: int, dtype: str, options: KeyedOptions, optimizer: Any, num_ranks: int
+    name: str, dim: int, dtype: str, options: KeyedOptions, optimizer: Any, num_ranks: int
 ) -> TableBytes:
     """Measures a table in host memory.
 
     Args:
+        name: of the table, for messages.
         num_ranks: among which a budget of all ranks is divided.
-        options: those that say where rows lie, which keys get one, and from where they start do not
-            matter.
+        options: those that say where rows lie, and from where they start do not matter.
         optimizer: of Keras; None: rows have no slots.
     """
-    num_keys = max(1, min(_MOST_KEYS, _MOST_NUMBERS // dim))
+    kind, plain = (name, dim, dtype), _plain(options)
+    keys = np.arange(max(1, min(_MOST_KEYS, _MOST_NUMBERS // dim)))
     with unsharded(), tf.device("/CPU:0"):
-        plain = _plain(options)
-        bare, trained = (_table(f"measured_{n}", dim, dtype, plain) for n in range(2))
-        fixed = int(bare.memory_bytes())
-        keys = np.arange(num_keys)
-        of_key = [(size - fixed) / count for count, size in _grown(bare, keys)]
+        empty = _empty_bytes(kind, plain)
+        filter_bytes = _filter_bytes(kind, plain, options, empty)
+        initial_row = (
+            _empty_bytes(kind, plain, num_initial_rows=1 + _FEW_ROWS) - empty
+        ) / _FEW_ROWS
+        with _table(kind, plain) as table:
+            sizes = list(_grown(table, keys))
         slots = 0.0
         if optimizer is not None:
-            _train(trained, keys, optimizer)
-            slots = (int(trained.memory_bytes()) - int(bare.memory_bytes())) / num_keys
-        max_keys = None
-        if options.max_bytes is not None:
-            limited = _table("measured_budget", dim, dtype, _with_bytes(options, num_ranks))
-            if optimizer is not None:
-                _train(limited, keys[:1], optimizer)
-            max_keys = int(limited.budget_counts().max_keys)
+            with _table(kind, plain) as table:
+                _train(table, keys, optimizer)
+                slots = (int(table.memory_bytes()) - sizes[-1][1]) / len(keys)
+        max_keys = _keys_of_bytes(kind, options, optimizer, num_ranks)
     row = dim * tf.as_dtype(dtype).size
     # The index grows in parts, so that its bytes of a key vary until there are twice as many keys.
-    return TableBytes(fixed, row + slots, float(np.mean(of_key)) - row, max_keys)
+    of_key = float(np.mean([(size - empty) / count for count, size in sizes]))
+    initial_rows = options.num_initial_rows or 0
+    fixed = {  # initial rows have slots, too; one is among those of the empty table
+        "dram": empty + max(0, initial_rows - 1) * (initial_row + slots) + filter_bytes,
+        "hbm": initial_rows * (row + slots + _HBM_BYTES_OF_ROW) + filter_bytes,
+    }
+    store = _store_bytes(options, num_ranks) if "disk" in options.tiers else 0
+    return TableBytes(fixed, row + slots, of_key - row, store, max_keys)
 
 
-def _table(name, dim, dtype, options):
-    return EmbeddingVariable(
-        name, dim, value_dtype=dtype, initializer=tf.zeros_initializer(), ev_option=options
-    )
+_FEW_ROWS, _FEW_KEYS = 64, 4096  # of small tables, from which larger ones follow
+
+
+@contextlib.contextmanager
+def _table(kind, options):
+    """A table that no other part of the process sees, for a while."""
+    name, dim, dtype = kind
+    start = tf.zeros_initializer()
+    with unlisted():
+        table = EmbeddingVariable(
+            name, dim, value_dtype=dtype, initializer=start, ev_option=options
+        )
+    try:
+        yield table
+    finally:
+        # The resource refers to itself and to the variable, so that the table would keep its memory
+        # until Python looks for cycles.
+        vars(table.rows).clear()
+
+
+def _empty_bytes(kind, options, **changes):
+    with _table(kind, dataclasses.replace(options, **changes)) as table:
+        return int(table.memory_bytes())
+
+
+def _filter_bytes(kind, plain, options, empty):
+    """Bytes of a Bloom filter, which follow from those of a small one."""
+    if options.expected_keys is None:
+        return 0.0
+    changes = {name: getattr(options, name) for name in _OF_A_FILTER}
+    small = _empty_bytes(kind, plain, **changes, expected_keys=_FEW_KEYS)
+    return (small - empty) / _FEW_KEYS * options.expected_keys
+
+
+_OF_A_FILTER = ("admit_after", "early_share", "counter_bits")
+
+
+def _keys_of_bytes(kind, options, optimizer, num_ranks):
+    """How many keys of a rank a budget of bytes allows; None: there is none."""
+    if options.max_bytes is None:
+        return None
+    with _table(kind, _with_bytes(options, num_ranks)) as table:
+        if optimizer is not None:
+            _train(table, np.arange(1), optimizer)
+        return int(table.budget_counts().max_keys)
+
+
+def _bytes_of_rank(options, num_ranks):
+    return options.max_bytes // (num_ranks if options.budget_of == "all" else 1)
+
+
+def _store_bytes(options, num_ranks):
+    """Host memory of a disk: buffers of records to be written, and blocks read."""
+    if options.max_bytes is None:
+        return _STORE_BYTES
+    return core().store_bytes(_bytes_of_rank(options, num_ranks)) // 2
 
 
 def _with_bytes(options, num_ranks):
     """The options, with the budget of one rank, for a table without a disk of as many keys."""
-    max_bytes = options.max_bytes
-    if options.budget_of == "all":
-        max_bytes //= num_ranks
+    max_bytes = _bytes_of_rank(options, num_ranks)
     if "disk" in options.tiers:
         max_bytes = max(1, max_bytes - core().store_bytes(max_bytes))
     return keyed_options(
@@ -103,7 +165,7 @@ _OF_BYTES = (
 
 
 def _plain(options):
-    """The options that change what is kept of a key, and no others."""
+    """The options that change what is kept of a key, and no others: of one initial row."""
     budget = {"max_keys": 1 << 20, "budget_of": "rank"} if options.has_budget else {}
     if options.has_budget:
         for name in ("evict", "decay_steps", "safe_steps"):

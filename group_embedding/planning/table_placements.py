@@ -18,7 +18,14 @@ from group_embedding.planning.choose_placements import (
     PlacementChooser,
     simulated_placement,
 )
-from group_embedding.planning.make_plan import optimizer_of, plan, to_features
+from group_embedding.planning.model_features import (
+    features_as_trained,
+    features_of,
+    leaves_out_invalid,
+    optimizer_of,
+    replace_tables,
+)
+from group_embedding.planning.plan_tables import plan_tables
 from group_embedding.planning.sample import read_sample
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.exchange.gather_strings import gather_text
@@ -75,7 +82,7 @@ def place_tables(
     ranks: int | None = None,
     hosts: int | None = None,
     optimizer: Any = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     whole_bytes: int = SMALL_BYTES,
     machine: str = CPU.name,
     cores: int = 1,
@@ -106,7 +113,7 @@ def place_tables(
         ranks, hosts: how many, for a dry run: by default those of this job.
         optimizer: a Keras optimizer; None: the one that the model is compiled with, or rows without
             slots.
-        dtype: of rows of tables that name none.
+        dtype: of rows of tables that name none; None: that of their layer, or "float32".
         whole_bytes: see above.
         machine: where tables lie, "cpu", "h100" or "h200"; on GPUs, of which each rank has one, no
             owner sends columns of rows, and no ranks share rows.
@@ -140,15 +147,11 @@ def place_tables(
     """
     ranks, hosts = _job_of(ranks, hosts, dry_run)
     _check(whole_bytes, machine, cores)
-    features, batches = to_features(model), list(batches)
-    sample = read_sample(batches, features)
-    plans = plan(
-        [_over_ranks(feature) for feature in features],
-        batches=batches,
-        optimizer=optimizer or optimizer_of(model),
-        ranks=ranks,
-        dtype=dtype,
-    ).tables
+    features, optimizer = features_as_trained(model, dtype), optimizer or optimizer_of(model)
+    sample = read_sample(batches, features, leaves_out_invalid(model))
+    # Over ranks, of which the plan counts all rows.
+    spread = replace_tables(features, lambda t: dataclasses.replace(t, placement=DISTRIBUTED))
+    plans = plan_tables(spread, sample, optimizer=optimizer, ranks=ranks)
     is_on_gpus = machine != CPU.name
     per_host = -(-ranks // hosts)
     job = Job(ranks, per_host, sample.batch_size, gathers_ids=is_on_gpus)
@@ -160,13 +163,15 @@ def place_tables(
         whole_bytes,
         is_in_host_memory=not is_on_gpus and (dry_run or _are_tables_in_host_memory()),
         is_on_gpus=is_on_gpus and (dry_run or current().nccl_ranks is not None),
-        may_have_columns=not _needs_whole_rows(optimizer or optimizer_of(model)),
+        may_have_columns=not _needs_whole_rows(optimizer),
     )
     words = {name: chooser.choose(name) for name in plans}
     if not dry_run and current().strategy is None:
         words = _of_first_rank(words)
     speeds = cpu_of(cores) if machine == CPU.name else MACHINES[machine]
-    found = _placed(features, chooser, words, job, speeds, network or Network())
+    names = [feature.table.name for feature in features]
+    placed = _with_placements(features_of(model), names, words)
+    found = _placed(placed, chooser, words, job, speeds, network or Network())
     if dry_run or current().rank == 0:
         print(found)
     return found
@@ -212,12 +217,6 @@ def _needs_whole_rows(optimizer):
     return spec is not None and spec().rule in ROW_RULES
 
 
-def _over_ranks(feature):
-    """The feature with its table spread over ranks, of which the plan counts all rows."""
-    table = dataclasses.replace(feature.table, placement=DISTRIBUTED)
-    return dataclasses.replace(feature, table=table)
-
-
 def _of_first_rank(words):
     """{table: (placement, reason)} as rank 0 has them."""
     texts = gather_text(current(), json.dumps(words), "place_tables")
@@ -234,10 +233,16 @@ def _placed(features, chooser, words, job, speeds, network):
     network = dataclasses.replace(network, round_trips=crossings / 2)
     ways = [simulated_placement(words[name][0]) for name in chooser.models]
     step = step_time(list(chooser.models.values()), job, speeds, network, ways)
-    features = [_with_placement(feature, words) for feature in features]
     return TablePlacements(features, tables, crossings, step, job.ranks, job.hosts)
 
 
-def _with_placement(feature, words):
-    table = dataclasses.replace(feature.table, placement=words[feature.table.name][0])
-    return dataclasses.replace(feature, table=table)
+def _with_placements(features, names, words):
+    """The features with the placements chosen.
+
+    Args:
+        names: of the tables in `words`, for each feature.
+    """
+    placements = {id(f.table): words[name][0] for f, name in zip(features, names)}
+    return replace_tables(
+        features, lambda table: dataclasses.replace(table, placement=placements[id(table)])
+    )

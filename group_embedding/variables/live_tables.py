@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 _tables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_lists: contextvars.ContextVar[bool] = contextvars.ContextVar("lists_tables", default=True)
 
 
 def remember(table: Any) -> None:
     """Lists an EmbeddingVariable as long as it lives."""
-    _tables[id(table)] = table
+    if _lists.get():
+        _tables[id(table)] = table
+
+
+@contextlib.contextmanager
+def unlisted() -> Iterator[None]:
+    """Lists no table that is made inside: the package makes it for itself."""
+    token = _lists.set(False)
+    try:
+        yield
+    finally:
+        _lists.reset(token)
 
 
 def live_tables() -> list[Any]:

@@ -45,7 +45,7 @@ def train(tables, keys, optimizer):
 def test_bytes_of_tables_of_keys(name, num_keys):
     # Given tables of several dims, types and options, trained by an optimizer
     tables = [
-        ge.keyed_table(table, dim, dtype=dtype, num_initial_rows=1, **options)
+        ge.keyed_table(table, dim, dtype=dtype, **options)
         for table, (dim, dtype, options) in TABLES.items()
     ]
     keys = np.random.default_rng(SEED).choice(2**62, num_keys, replace=False)
@@ -65,7 +65,7 @@ def test_bytes_of_tables_of_keys(name, num_keys):
     for table, planned in found.tables.items():
         (of_rank,) = planned.bytes_by_rank
         assert planned.keys == num_keys and list(of_rank) == ["dram"]
-        assert of_rank["dram"] == pytest.approx(measured[table].memory_bytes, rel=0.15), table
+        assert of_rank["dram"] == pytest.approx(measured[table].memory_bytes, rel=0.05), table
         assert planned.hit_rates == {"dram": 1}
     assert found.step is None
 
@@ -75,7 +75,7 @@ def test_bytes_of_tables_of_keys(name, num_keys):
 def test_bytes_of_tables_in_gpu_memory(tiers):
     # Given a table most of whose rows are below GPU memory, if it has a tier there
     options = {"tiers": tiers, **({"tier_bytes": [40 << 20]} if len(tiers) > 1 else {})}
-    table = ge.keyed_table("users", 32, num_initial_rows=1, **options)
+    table = ge.keyed_table("users", 32, **options)
     keys = np.random.default_rng(SEED).choice(2**62, 400_000, replace=False)
     for part in np.array_split(keys, 8):
         train([table], part, OPTIMIZERS["adagrad"]())
@@ -98,7 +98,7 @@ def test_bytes_of_a_table_with_slots_in_bfloat16():
     keys = np.random.default_rng(SEED).choice(2**62, 20_000, replace=False)
     for options in ({}, {"max_bytes": 64 << 20, "budget_of": "rank"}):
         options = {"slot_dtype": "bfloat16", **options}
-        table = ge.keyed_table("users", 32, num_initial_rows=1, **options)
+        table = ge.keyed_table("users", 32, **options)
         train([table], keys, OPTIMIZERS["adam"]())
         # When it is planned
         found = ge.plan(
@@ -111,7 +111,7 @@ def test_bytes_of_a_table_with_slots_in_bfloat16():
         (of_rank,) = found.tables["users"].bytes_by_rank
         assert of_rank["dram"] == pytest.approx(int(table.memory_bytes()), rel=0.15)
         if "max_bytes" in options:
-            wide = ge.keyed_table("wide", 32, num_initial_rows=1, **options | {"slot_dtype": None})
+            wide = ge.keyed_table("wide", 32, **options | {"slot_dtype": None})
             train([wide], keys, OPTIMIZERS["adam"]())
             assert int(table.budget_counts().max_keys) > 1.3 * int(wide.budget_counts().max_keys)
 
@@ -248,8 +248,6 @@ def test_hit_rates_of_rows_on_disk(tmp_path):
     measured = after.hit_rates(before)
     assert planned.hit_rates["dram"] == pytest.approx(measured["dram"], abs=0.08)
     assert sum(planned.hit_rates.values()) == pytest.approx(1)
-    (of_rank,) = planned.bytes_by_rank
-    assert of_rank["dram"] < 0.5 * of_rank["disk"]
 
 
 def test_gpu_memory_is_shared_by_tables():
@@ -261,10 +259,10 @@ def test_gpu_memory_is_shared_by_tables():
     ]
     batches = [{f.name: np.arange(100) for f in features}]
     keys = {"user": 100_000, "item": 5000, "hot": 100}
-    found = ge.plan(features, batches=batches, keys=keys, hbm=4_000_000, ranks=2)
+    found = ge.plan(features, batches=batches, keys=keys, hbm=5_000_000, ranks=2)
     for of_rank in found.bytes_by_rank:
         # with a few bytes for each of the rows that are in host memory
-        assert 3_900_000 < of_rank["hbm"] <= 4_000_000 and of_rank["dram"] > 3_000_000
+        assert 4_900_000 < of_rank["hbm"] <= 5_000_000 and of_rank["dram"] > 3_000_000
     tables = found.tables
     assert list(tables["country"].bytes_by_rank[0]) == ["hbm"] == list(tables["hot"].hit_rates)
     assert 0 < tables["user"].hit_rates["hbm"] < 1
@@ -356,21 +354,77 @@ def test_a_plan_is_printed_and_drawn(tmp_path):
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plan_says_which_ranks_do_not_fit():
+    # Given a large table on one of three ranks, and a small one on all
+    features = [feature("large", num_rows=10**6, placement="localized:1"), feature("small", 16, 99)]
+    batches = [{f.name: np.arange(9) for f in features}]
+    # When they are planned with too little GPU memory, with enough, and with none
+    few, many, none = (
+        str(ge.plan(features, batches=batches, ranks=3, hbm=of)) for of in (1 << 20, 1 << 30, None)
+    )
+    # Then that rank alone is named
+    assert "rank 1 does not fit: its tables take 64.0 MB of GPU memory, of which it has 1.0" in few
+    assert few.count("does not fit") == 1 and "does not fit" not in many + none
+
+
+BATCHES = [{"user": [1, 2]}]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         ({"batches": []}, "expected at least one batch"),
+        ({"batches": None}, "batches: expected several, .* got NoneType"),
+        ({"batches": BATCHES[0]}, "batches: expected several, .* got dict"),
         ({"batches": [{"usr": [1, 2]}]}, r"ids of feature 'user', got \['usr'\]"),
-        ({"batches": [{"user": [1, 2]}], "keys": {"usr": 5}}, "keyed tables, got 'usr'.*user"),
-        ({"batches": [{"user": [1, 2]}], "ranks": 0}, "ranks: expected at least 1, got 0"),
-        ({"batches": [{"user": [1, 2]}], "machine": "a100"}, "machine: expected one of h100"),
+        ({"keys": {"usr": 5}}, "keyed tables, got 'usr'.*user"),
+        ({"keys": {"user": -5}}, "keys: expected 'user' to be an int of at least 1, got -5"),
+        ({"keys": {"user": 0}}, "keys: expected 'user' to be an int of at least 1, got 0"),
+        ({"keys": {"user": "9"}}, "keys: expected 'user' to be an int of at least 1, got '9'"),
+        ({"keys": ["user"]}, r"keys: expected a dict of numbers by keyed table, got \['user'\]"),
+        ({"ranks": 0}, "expected ranks to be an int of at least 1, got 0"),
+        ({"ranks": 2.5}, "expected ranks to be an int of at least 1, got 2.5"),
+        ({"ranks": "4"}, "expected ranks to be an int of at least 1, got '4'"),
+        ({"samples": 0}, "expected samples to be an int of at least 1, got 0"),
+        ({"samples": "x"}, "expected samples to be an int of at least 1, got 'x'"),
+        ({"hbm": 0}, "expected hbm to be an int of at least 1, got 0"),
+        ({"hbm": "4GB"}, "expected hbm to be an int of at least 1, got '4GB'"),
+        ({"machine": "a100"}, "machine: expected one of h100"),
+        ({"through": "x"}, "through: expected one of peer_memory, nccl, got 'x'"),
+        ({"ranks_of_host": 0}, "expected ranks_of_host to be an int of at least 1, got 0"),
+        ({"dense_ms": -1}, "expected dense_ms to be 0 or more, got -1"),
+        ({"program_ms": float("nan")}, "expected program_ms to be a finite number, got nan"),
+        ({"dtype": "float64"}, "expected dtype to be one of 'float32', .* got 'float64'"),
+        ({"dtype": "float77"}, "expected dtype to be one of 'float32', .* got 'float77'"),
+        ({"optimizer": "adagrad"}, "optimizer: expected an optimizer of Keras.* got 'adagrad'"),
+        ({"optimizer": keras.optimizers.Adagrad}, "optimizer: expected an optimizer of Keras"),
+        ({"optimizer": tf.compat.v1.train.AdagradOptimizer(0.1)}, "optimizer: expected an opt"),
     ],
+    ids=str,
 )
 def test_arguments_that_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        ge.plan([feature("user")], **arguments)
+        ge.plan([feature("user")], **{"batches": BATCHES, **arguments})
 
 
-def test_a_model_without_a_group_is_refused():
-    with pytest.raises(ValueError, match="a model with a GroupEmbedding"):
-        ge.plan(keras.layers.Dense(1), batches=[{}])
+@pytest.mark.parametrize("tiers", [["hbm"], ["hbm", "dram"], ["hbm", "dram", "disk"]], ids="+".join)
+def test_tables_in_gpu_memory_need_some(tiers):
+    with pytest.raises(ValueError, match="table 'user': expected hbm=.*, as its tiers are .'hbm'"):
+        ge.plan([feature("user", tiers=tiers)], batches=BATCHES)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        [],
+        keras.layers.Dense(1),
+        "user",
+        ["user"],
+        [ge.TableConfig("user", None, 4)],
+        feature("user"),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_model_without_features_is_refused(model):
+    with pytest.raises(ValueError, match="expected a (model with a GroupEmb|list of FeatureConf)"):
+        ge.plan(model, batches=BATCHES)

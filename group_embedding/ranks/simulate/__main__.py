@@ -36,11 +36,11 @@ def main(arguments=None):
             for placement in options.placement
             for ranks in options.ranks
         }
+        _print(found)
+        if options.plot:
+            picture.draw(found, options.plot, _title(options))
     except (OSError, ValueError) as error:
         raise SystemExit(f"group_embedding: {error}") from None
-    _print(found)
-    if options.plot:
-        picture.draw(found, options.plot, _title(options))
     return 0
 
 

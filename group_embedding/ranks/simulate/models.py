@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
+import zipfile
 
 import numpy as np
 
-from group_embedding.config import nearest
+from group_embedding.config import check_int, check_number, nearest
+from group_embedding.ranks.simulate.machines import check_not_negative
 from group_embedding.ranks.simulate.step_time import TableOfModel
 from group_embedding.ranks.simulate.unique_ids import TracedIds, ZipfIds
 
@@ -34,10 +35,10 @@ def tables_of_model(name: str, alpha: float) -> list[TableOfModel]:
     Args:
       name: 'dcnv2': those of MLPerf's DCNv2, of 3 to 40,000,000 rows and 1 to 100 ids; 'dlrm': of a
         million rows and one id each.
-      alpha: The exponent of the law; 0: uniform ids.
+      alpha: The exponent of the law, 0 or more; 0: uniform ids.
 
     Raises:
-      ValueError: there is no such model.
+      ValueError: there is no such model, or the exponent is negative.
     """
     if name not in _MODELS:
         raise ValueError(
@@ -57,10 +58,19 @@ def read_tables(path: str | os.PathLike[str], alpha: float) -> list[TableOfModel
       ValueError: the file holds something else.
     """
     with open(path, encoding="utf-8") as file:
-        found = json.load(file)
+        try:
+            found = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path}: expected JSON, got {error}") from None
     if not isinstance(found, list) or not found:
-        raise ValueError(f"{path}: expected a list of tables, got {type(found).__name__}")
-    return [_table(path, i, table, alpha) for i, table in enumerate(found)]
+        got = "an empty list" if found == [] else type(found).__name__
+        raise ValueError(f"{path}: expected a list of tables, got {got}")
+    tables = [_table(f"{path}: table {i}", table, alpha) for i, table in enumerate(found)]
+    names = [table.name for table in tables]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f"{path}: expected a name for each table, got two named '{name}'")
+    return tables
 
 
 def with_trace(tables: list[TableOfModel], path: str | os.PathLike[str]) -> list[TableOfModel]:
@@ -73,8 +83,11 @@ def with_trace(tables: list[TableOfModel], path: str | os.PathLike[str]) -> list
     Raises:
       ValueError: the trace names a table that is not there, or holds something else than ids.
     """
-    with np.load(path) as arrays:
-        trace = {name: arrays[name] for name in arrays.files}
+    try:
+        with np.load(path) as arrays:
+            trace = {name: arrays[name] for name in arrays.files}
+    except (AttributeError, EOFError, ValueError, zipfile.BadZipFile):
+        raise ValueError(f"{path}: expected an .npz file of integer arrays by table") from None
     names = [table.name for table in tables]
     for name, ids in trace.items():
         if name not in names:
@@ -83,6 +96,8 @@ def with_trace(tables: list[TableOfModel], path: str | os.PathLike[str]) -> list
             )
         if not np.issubdtype(ids.dtype, np.integer):
             raise ValueError(f"{path}: table '{name}': expected integers, got {ids.dtype}")
+        if ids.size < 2:
+            raise ValueError(f"{path}: table '{name}': expected at least 2 ids, got {ids.size}")
     return [
         dataclasses.replace(table, source=TracedIds.of(trace[table.name], table.rows))
         if table.name in trace
@@ -91,26 +106,17 @@ def with_trace(tables: list[TableOfModel], path: str | os.PathLike[str]) -> list
     ]
 
 
-def _table(path, place, table, alpha):
+def _table(owner, table, alpha):
     allowed = {"name", "rows", "dim", "ids", "alpha"}
     if not isinstance(table, dict) or not {"name", "rows", "dim"} <= set(table) <= allowed:
         raise ValueError(
-            f"{path}: table {place}: expected name, rows, dim, and perhaps ids and alpha, got "
-            f"{table}"
+            f"{owner}: expected name, rows, dim, and perhaps ids and alpha, got {table}"
         )
-    rows, dim, ids = (_positive(path, table, key) for key in ("rows", "dim", "ids"))
-    exponent = table.get("alpha", alpha)
-    if not isinstance(exponent, (int, float)) or exponent < 0:
-        raise ValueError(
-            f"{path}: table '{table['name']}': alpha: expected 0 or more, got {exponent!r}"
-        )
-    return TableOfModel(str(table["name"]), int(rows), int(dim), ids, ZipfIds(int(rows), exponent))
-
-
-def _positive(path, table, key) -> Any:
-    value = table.get(key, 1)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
-        raise ValueError(
-            f"{path}: table '{table['name']}': {key}: expected a number above 0, got {value!r}"
-        )
-    return value
+    if not isinstance(table["name"], str):
+        raise ValueError(f"{owner}: expected name to be a string, got {table['name']!r}")
+    owner = f"{owner}, '{table['name']}'"
+    rows, dim = (check_int(owner, key, table[key], at_least=1) for key in ("rows", "dim"))
+    ids, exponent = table.get("ids", 1), table.get("alpha", alpha)
+    check_number(owner, "ids", ids, above=0)
+    check_not_negative(owner, "alpha", exponent)
+    return TableOfModel(table["name"], rows, dim, ids, ZipfIds(rows, exponent))

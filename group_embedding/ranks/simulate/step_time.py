@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from group_embedding.config import nearest
-from group_embedding.ranks.simulate.machines import Machine, Network
+from group_embedding.config import check_int, nearest
+from group_embedding.ranks.simulate.machines import Machine, Network, check_not_negative
 from group_embedding.ranks.simulate.unique_ids import IdSource
 
 PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")
@@ -37,6 +37,8 @@ class TableOfModel:
       trained: Whether its rows have gradients.
       column_parts: Among how many ranks columns are spread, where they are; None: as many as leave
         16 columns each.
+      row_bytes: The size of a number in memory, 4 or 2, and on its way at most; None: that of the
+        job.
     """
 
     name: str
@@ -47,6 +49,15 @@ class TableOfModel:
     features: int = 1
     trained: bool = True
     column_parts: int | None = None
+    row_bytes: int | None = None
+
+    def bytes_of_row(self, job: Job) -> int:
+        """The size of a row in memory."""
+        return self.dim * (self.row_bytes or job.row_bytes)
+
+    def bytes_on_way(self, job: Job) -> int:
+        """The size of a row on its way."""
+        return self.dim * min(job.wire_bytes, self.row_bytes or job.wire_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +85,7 @@ class Job:
 
     def __post_init__(self) -> None:
         for name in ("ranks", "ranks_of_host", "samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            check_int("job", name, getattr(self, name), at_least=1)
         for name in ("row_bytes", "wire_bytes"):
             if getattr(self, name) not in (2, 4):
                 raise ValueError(f"{name}: expected 2 or 4, got {getattr(self, name)}")
@@ -184,9 +194,11 @@ def step_time(
       program_ms: The time in which the program issues a step.
 
     Raises:
-      ValueError: the placement is none of these.
+      ValueError: the placement is none of these, or a time is not 0 or more.
     """
     network = network or Network()
+    for name, time in (("dense_ms", dense_ms), ("program_ms", program_ms)):
+        check_not_negative("step", name, time)
     if not isinstance(placement, str):
         return _step(tables, placement, job, machine, network, dense_ms, program_ms)
     check_placement(placement)
@@ -245,7 +257,7 @@ def bytes_on_link(table: TableOfModel, job: Job, placement: str) -> float:
 def traffic_of(table: TableOfModel, job: Job, placement: str) -> Traffic:
     """The bytes that a rank sends for a table in a step: ids, rows or sums, and their gradients."""
     ids = job.samples * table.ids
-    row = table.dim * job.wire_bytes
+    row = table.bytes_on_way(job)
     if placement == "rows":
         return _spread(job, _rows(table, ids, row))
     if placement == "two_levels":
@@ -313,7 +325,7 @@ def _peers(job, placement):
 
 def _kernels(table, job, machine, placement):
     ids = job.samples * table.ids
-    row = table.dim * job.row_bytes
+    row = table.bytes_of_row(job)
     asked = table.source.unique(ids)
     owned = table.source.unique(ids * job.ranks) / (1 if placement == WHOLE else job.ranks)
     moved = row * (

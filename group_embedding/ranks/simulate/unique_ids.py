@@ -7,6 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
+from group_embedding.config import check_int
+from group_embedding.ranks.simulate.machines import check_not_negative
+
 _MAX_BINS = 4000  # of ranks of popularity, which are drawn together
 
 
@@ -28,6 +31,10 @@ class ZipfIds:
 
     rows: int
     alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_int("Zipf's law", "rows", self.rows, at_least=1)
+        check_not_negative("Zipf's law", "alpha", self.alpha)
 
     def unique(self, count: float) -> float:
         # An id of probability p is missing from n draws with probability (1 - p)^n.

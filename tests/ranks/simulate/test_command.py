@@ -79,16 +79,48 @@ def test_ranks_with_cores_of_a_cpu_wait_for_their_link(tables, capsys):
     "content, message",
     [
         ({"name": "item"}, "expected a list of tables, got dict"),
+        ([], "expected a list of tables, got an empty list"),
         ([{"name": "item", "rows": 5}], "table 0: expected name, rows, dim"),
-        ([{"name": "item", "rows": 0, "dim": 4}], "table 'item': rows: expected a number above 0"),
-        ([{"name": "a", "rows": 9, "dim": 4, "alpha": -1}], "alpha: expected 0 or more, got -1"),
+        ([{"name": 7, "rows": 5, "dim": 4}], "table 0: expected name to be a string, got 7"),
+        ([{"name": "a", "rows": 0, "dim": 4}], "'a': expected rows to be an int of at least 1"),
+        ([{"name": "a", "rows": 10.5, "dim": 4}], "'a': expected rows to be an int .*, got 10.5"),
+        ([{"name": "a", "rows": 9, "dim": 4, "ids": -1}], "'a': expected ids to be a number above"),
+        ([{"name": "a", "rows": 9, "dim": 4, "alpha": -1}], "expected alpha to be 0 or more"),
+        ([{"name": "a", "rows": 9, "dim": 4}] * 2, "a name for each table, got two named 'a'"),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused(tmp_path, content, message):
     path = tmp_path / "tables.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(SystemExit, match=f"{path}: .*{message}"):
         main(["--tables", str(path)])
+
+
+@pytest.mark.parametrize("argument", ["--tables", "--trace"])
+def test_a_file_of_another_form_is_named(tmp_path, argument):
+    path = tmp_path / "file"
+    path.write_text("no json")
+    expected = {"--tables": "JSON", "--trace": "an .npz file of integer arrays"}[argument]
+    with pytest.raises(SystemExit, match=f"{path}: expected {expected}"):
+        main([argument, str(path)])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("--link-gb-s 0", "expected gb_s to be a number above 0, got 0.0"),
+        ("--round-trip-ms -1", "expected round_trip_ms to be 0 or more, got -1.0"),
+        ("--dense-ms nan", "expected dense_ms to be a finite number, got nan"),
+        ("--program-ms -5", "expected program_ms to be 0 or more, got -5.0"),
+        ("--alpha -1", "expected alpha to be 0 or more, got -1.0"),
+        ("--ranks 0", "expected ranks to be an int of at least 1, got 0"),
+        ("--plot /nonexistent/steps.png", "/nonexistent/steps.png"),
+        ("--plot steps.foo", "foo"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        main(["--model", "dlrm", "--ranks", "2", *arguments.split()])
 
 
 def test_a_trace_of_another_table_is_refused(tables, tmp_path):

@@ -129,7 +129,9 @@ def test_the_largest_part_is_named():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"ranks": 0}, "ranks: expected at least 1, got 0"),
+        ({"ranks": 0}, "job: expected ranks to be an int of at least 1, got 0"),
+        ({"ranks_of_host": 2.5}, "expected ranks_of_host to be an int of at least 1, got 2.5"),
+        ({"samples": "9"}, "job: expected samples to be an int of at least 1, got '9'"),
         ({"wire_bytes": 3}, "wire_bytes: expected 2 or 4, got 3"),
         ({"through": "tcp"}, "through: expected one of peer_memory, nccl, got 'tcp'"),
     ],
@@ -137,6 +139,38 @@ def test_the_largest_part_is_named():
 def test_a_job_that_cannot_be_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Job(**{"ranks": 2, "ranks_of_host": 2, "samples": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"gb_s": 0}, "network: expected gb_s to be a number above 0, got 0"),
+        ({"gb_s": -5.0}, "network: expected gb_s to be a number above 0, got -5.0"),
+        ({"round_trip_ms": -1}, "network: expected round_trip_ms to be 0 or more, got -1"),
+        ({"round_trips": float("nan")}, "expected round_trips to be a finite number, got nan"),
+        ({"message_us": -0.5}, "network: expected message_us to be 0 or more, got -0.5"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Network(**arguments)
+
+
+@pytest.mark.parametrize("name", ["dense_ms", "program_ms"])
+@pytest.mark.parametrize("time", [-5.0, float("nan"), float("inf"), "1"])
+def test_times_that_cannot_be_are_refused(name, time):
+    with pytest.raises(ValueError, match=f"step: expected {name} to be .*, got {time!r}"):
+        step_time([table_of()], Job(2, 2, 4), MACHINE, **{name: time})
+
+
+def test_rows_in_fewer_bits_are_fewer_bytes():
+    # Given the same table in the type of its job, in 16 bits, and in a job of 16 bits
+    tables = [table_of(), dataclasses.replace(table_of(), row_bytes=2), table_of()]
+    jobs = [Job(4, 2, 4096), Job(4, 2, 4096), Job(4, 2, 4096, row_bytes=2, wire_bytes=2)]
+    # When steps are computed, Then the table's own type counts as the job's does
+    wide, own, small = (step_time([t], job, MACHINE) for t, job in zip(tables, jobs))
+    assert own == small
+    assert own.between_hosts < wide.between_hosts and own.kernels < wide.kernels
 
 
 def test_a_placement_that_is_none_is_refused():

@@ -55,3 +55,17 @@ def test_a_trace_expects_what_its_parts_have_and_goes_on_beyond(alpha):
 def test_a_trace_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least 2 ids of each table, got 0"):
         TracedIds.of(np.array([], np.int64), rows=10)
+
+
+@pytest.mark.parametrize(
+    "rows, alpha, message",
+    [
+        (0, 1.0, "Zipf's law: expected rows to be an int of at least 1, got 0"),
+        (10.5, 1.0, "Zipf's law: expected rows to be an int of at least 1, got 10.5"),
+        (10, -1, "Zipf's law: expected alpha to be 0 or more, got -1"),
+        (10, float("nan"), "Zipf's law: expected alpha to be a finite number, got nan"),
+    ],
+)
+def test_a_law_that_cannot_be_is_refused(rows, alpha, message):
+    with pytest.raises(ValueError, match=message):
+        ZipfIds(rows, alpha)
