@@ -90,7 +90,7 @@ def _asked(model):
 
 def _layers_of(model):
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
-    return [layer for layer in layers if isinstance(layer, GroupEmbedding)]
+    return [layer for layer in dict.fromkeys(layers) if isinstance(layer, GroupEmbedding)]
 
 
 def _with_shared_tables(asked):

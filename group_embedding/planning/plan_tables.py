@@ -148,19 +148,23 @@ def _hbm_for_tiers(configs, spreads, sizes, measured, hbm):
         return {}
     left, wanted = float(hbm), {}
     for name, config in configs.items():
-        options = _options_of(config)
+        options, of_table = _options_of(config), measured[name]
         rows = sizes[name].rows * max(spreads[name])
         if options is None:
-            left -= rows * measured[name].row
-        elif options.tiers == ("hbm",):
-            left -= measured[name].fixed["hbm"] + rows * (measured[name].row + HBM_BYTES_OF_KEY)
-        elif options.tiers[0] == "hbm":
-            left -= measured[name].fixed["hbm"]
-            if options.tier_bytes:
-                below = min(rows, _most_in_host_memory(options, measured[name].row))
-                left -= options.tier_bytes[0] + below * HBM_BYTES_OF_ROW_BELOW
-            else:
-                wanted[name] = rows * measured[name].row
+            left -= rows * of_table.row
+            continue
+        if options.tiers[0] != "hbm":
+            continue
+        left -= of_table.filter
+        if len(options.tiers) == 1:
+            left -= of_table.fixed["hbm"] + rows * (of_table.row + HBM_BYTES_OF_KEY)
+        elif options.tier_bytes:
+            below = min(rows, _most_in_host_memory(options, of_table.row))
+            left -= max(options.tier_bytes[0], of_table.fixed["hbm"])
+            left -= below * HBM_BYTES_OF_ROW_BELOW
+        else:
+            left -= of_table.fixed["hbm"]
+            wanted[name] = rows * of_table.row
     total = sum(wanted.values())
     return {name: max(0.0, left) * size / total for name, size in wanted.items() if total}
 
@@ -192,6 +196,8 @@ def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):
     first = options.tiers[0]
     of_key = measured.row + (HBM_BYTES_OF_KEY if first == "hbm" else measured.kept)
     limits = _limits_of(options)
+    if first == "hbm" and len(limits) > 1:
+        limits[0] = max(0.0, limits[0] - measured.fixed["hbm"])
     if hbm_bytes is not None:
         limits[0] = _limit_of_hbm(
             rows, hbm_bytes, of_key, _most_in_host_memory(options, measured.row)
@@ -206,7 +212,7 @@ def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):
         if here > 0 or tier == first:
             held[tier] = here
             sizes[tier] = here * of_row
-    sizes[first] += measured.fixed[first]
+    sizes[first] += measured.fixed[first] + measured.filter
     if first == "hbm":
         sizes["hbm"] += held.get("dram", 0.0) * HBM_BYTES_OF_ROW_BELOW
     if "disk" in sizes:  # whose rows pass through as much host memory

@@ -33,7 +33,9 @@ class TableBytes:
     """Bytes of a table with any number of keys.
 
     Attributes:
-        fixed: {first tier: bytes without keys}: initial rows and a filter.
+        fixed: {first tier: bytes without keys}: initial rows, which a tier of limited size in GPU
+            memory has among its rows.
+        filter: of a Bloom filter, in the first tier.
         row: of a key's row and slots.
         kept: of what is kept of a key, and its part of the index, in host memory.
         store: of host memory that a disk takes at most.
@@ -41,6 +43,7 @@ class TableBytes:
     """
 
     fixed: dict[str, float]
+    filter: float
     row: float
     kept: float
     store: int
@@ -79,11 +82,11 @@ def measure(
     of_key = float(np.mean([(size - empty) / count for count, size in sizes]))
     initial_rows = options.num_initial_rows or 0
     fixed = {  # initial rows have slots, too; one is among those of the empty table
-        "dram": empty + max(0, initial_rows - 1) * (initial_row + slots) + filter_bytes,
-        "hbm": initial_rows * (row + slots + _HBM_BYTES_OF_ROW) + filter_bytes,
+        "dram": empty + max(0, initial_rows - 1) * (initial_row + slots),
+        "hbm": initial_rows * (row + slots + _HBM_BYTES_OF_ROW),
     }
     store = _store_bytes(options, num_ranks) if "disk" in options.tiers else 0
-    return TableBytes(fixed, row + slots, of_key - row, store, max_keys)
+    return TableBytes(fixed, filter_bytes, row + slots, of_key - row, store, max_keys)
 
 
 _FEW_ROWS, _FEW_KEYS = 64, 4096  # of small tables, from which larger ones follow

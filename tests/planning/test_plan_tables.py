@@ -83,3 +83,21 @@ def test_rows_of_one_rank_are_found_there(rank):
 def test_placements_that_a_table_cannot_have_are_refused(num_rows, placement, message):
     with pytest.raises(ValueError, match=message):
         ge.plan([feature("user", num_rows, placement)], batches=[{"user": np.arange(9)}], ranks=3)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 2.0])
+def test_a_tier_of_gpu_memory_has_initial_rows_among_its_rows(share):
+    # Given tables whose tier in GPU memory holds some of their initial rows, or these and others
+    initial = 1000 * (64 + 32)
+    options = {"tiers": ["hbm", "dram"], "tier_bytes": [int(share * initial)]}
+    features = [feature(n, **options, num_initial_rows=of) for n, of in (("a", 1), ("b", 1000))]
+    batches = [dict.fromkeys("ab", np.arange(100))]
+
+    # When they are planned with the same keys
+    keys = dict.fromkeys("ab", 5000)
+    found = ge.plan(features, batches=batches, keys=keys, hbm=1 << 30).tables
+    (few,), (many,) = (found[name].bytes_by_rank for name in "ab")
+
+    # Then those below are more, and GPU memory has the initial rows at least
+    assert many["dram"] - few["dram"] == pytest.approx(min(share, 1) * initial, rel=0.2)
+    assert many["hbm"] - 5000 * 57 < max(share, 1) * initial * 1.01
