@@ -400,7 +400,6 @@ BATCHES = [{"user": [1, 2]}]
         ({"optimizer": keras.optimizers.Adagrad}, "optimizer: expected an optimizer of Keras"),
         ({"optimizer": tf.compat.v1.train.AdagradOptimizer(0.1)}, "optimizer: expected an opt"),
     ],
-    ids=str,
 )
 def test_arguments_that_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
