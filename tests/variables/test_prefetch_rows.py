@@ -166,7 +166,9 @@ def test_rows_that_are_erased_while_they_come_are_gone(make_table, kind, sizes):
 def test_packed_ids_of_a_dataset_are_routed_once_more(make_table, kind, sizes):
     # Given ids that a dataset packs, which moves nothing
     table = make_table(DIM, storage_option=in_tiers(kind, sizes))
-    Training([table]).run(draw_batches(5, 25, num_tables=1))
+    batches = draw_batches(5, 25, num_tables=1)
+    Training([table]).run(batches)
+    ge.group_embedding_lookup([table], batches[0])  # whose rows the last step began to bring
     keys = np.asarray(table.export().keys)
     below = keys[~first_tier(table, keys)][:64]
     data = tf.data.Dataset.from_tensors(below).map(lambda ids: ge.route_ids([table], [ids]))

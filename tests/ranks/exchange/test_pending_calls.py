@@ -26,7 +26,7 @@ class Program:
 
     def __init__(self, prefix, folder):
         zeros = tf.zeros_initializer()
-        self.folder = folder
+        self.prefix, self.folder = prefix, folder
         self.tables = [
             ge.get_embedding_variable(f"{prefix}_{name}", dim, initializer=zeros)
             for name, dim in {"user": 2, "item": 4}.items()
@@ -54,7 +54,7 @@ class Program:
         return lambda: self.tables[0].export(gather=True)
 
     def make_table(self):
-        return lambda: ge.get_embedding_variable(f"{self.tables[0].name}_more", 2)
+        return lambda: ge.get_embedding_variable(f"{self.prefix}_more", 2)
 
     def average(self):
         return lambda: self.exchange.average([tf.ones([2])], "average")
