@@ -19,7 +19,7 @@ from group_embedding.planning.table_bytes import (
 )
 from group_embedding.ranks.simulate import TracedIds
 from group_embedding.variables import KeyedOptions, to_keyed_options
-from group_embedding.variables.storage import _CACHE_BYTES
+from group_embedding.variables.storage import DEFAULT_TIER_BYTES
 
 _ANY_NUMBER = 1 << 62  # of keys: there is no last one
 
@@ -224,7 +224,7 @@ def _limits_of(options):
     """The bytes of each tier: those given, else the default of tables that have tiers below."""
     given = options.tier_bytes or ()
     above = len(options.tiers) - 1
-    return [*given[:above], *[float(_CACHE_BYTES)] * (above - len(given)), math.inf]
+    return [*given[:above], *[float(DEFAULT_TIER_BYTES)] * (above - len(given)), math.inf]
 
 
 def _most_in_host_memory(options, row):

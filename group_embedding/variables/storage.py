@@ -7,7 +7,7 @@ import tensorflow as tf
 from group_embedding.ops import _library
 from group_embedding.variables.keyed_options import CACHE_STRATEGIES, STORAGES
 
-_CACHE_BYTES = 1 << 30  # of a tier above others whose size is not given
+DEFAULT_TIER_BYTES = 1 << 30  # of a tier above others whose size is not given
 
 
 class Storage(NamedTuple):
@@ -29,7 +29,7 @@ def plan_storage(name, options):
     if is_on_gpu:
         _check_gpu(name, storage.upper())
     given = options.tier_bytes or ()
-    defaults = [_CACHE_BYTES] * (len(tiers) - 1) + [0] * (4 - len(tiers))
+    defaults = [DEFAULT_TIER_BYTES] * (len(tiers) - 1) + [0] * (4 - len(tiers))
     first, lower, lowest = list(given) + defaults[len(given) :]
     return Storage(
         "/GPU:0" if is_on_gpu else "/CPU:0",
