@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.config import FeatureConfig
+from group_embedding.config import FeatureConfig, check_int
 from group_embedding.optimizers.rules import ROW_RULES
 from group_embedding.placement import DISTRIBUTED
 from group_embedding.planning import placement_text
@@ -30,6 +30,7 @@ from group_embedding.planning.sample import read_sample
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.simulate import CPU, MACHINES, Job, Network, StepTime, cpu_of, step_time
+from group_embedding.ranks.simulate.machines import check_not_negative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +178,9 @@ def place_tables(
     return found
 
 
+_OWNER = "ge.place_tables"
+
+
 def _job_of(ranks, hosts, dry_run):
     """(number of ranks, number of hosts)"""
     for name, number in (("ranks", ranks), ("hosts", hosts)):
@@ -185,8 +189,8 @@ def _job_of(ranks, hosts, dry_run):
                 f"{name}: expected none without dry_run=True, as tables are placed over the "
                 f"{current().num_ranks} ranks of this job, got {number}"
             )
-        if number is not None and number < 1:
-            raise ValueError(f"{name}: expected at least 1, got {number}")
+        if number is not None:
+            check_int(_OWNER, name, number, at_least=1)
     use = current().use()
     ranks = ranks or current().num_ranks
     hosts = hosts or (len(set(use.hosts)) if use is not None and not dry_run else 1)
@@ -196,13 +200,11 @@ def _job_of(ranks, hosts, dry_run):
 
 
 def _check(whole_bytes, machine, cores):
-    if whole_bytes < 0:
-        raise ValueError(f"whole_bytes: expected 0 or more, got {whole_bytes}")
+    check_not_negative(_OWNER, "whole_bytes", whole_bytes)
     machines = [CPU.name, *sorted(MACHINES)]
     if machine not in machines:
         raise ValueError(f"machine: expected one of {', '.join(machines)}, got {machine!r}")
-    if cores < 1:
-        raise ValueError(f"cores: expected at least 1, got {cores}")
+    check_int(_OWNER, "cores", cores, at_least=1)
 
 
 def _are_tables_in_host_memory():

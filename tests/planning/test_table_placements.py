@@ -271,11 +271,14 @@ def test_one_process_has_all_rows(capsys):
     [
         ({"ranks": 2, "dry_run": False}, "ranks: expected none without dry_run=True"),
         ({"hosts": 2, "dry_run": False}, "hosts: expected none without dry_run=True"),
-        ({"ranks": 0}, "ranks: expected at least 1, got 0"),
+        ({"ranks": 0}, "expected ranks to be an int of at least 1, got 0"),
+        ({"ranks": 2.5}, "expected ranks to be an int of at least 1, got 2.5"),
+        ({"ranks": 4, "hosts": "2"}, "expected hosts to be an int of at least 1, got '2'"),
         ({"ranks": 2, "hosts": 3}, "hosts: expected at most one for each of 2 ranks, got 3"),
         ({"machine": "a100"}, "machine: expected one of cpu, h100, h200, got 'a100'"),
-        ({"cores": 0}, "cores: expected at least 1, got 0"),
-        ({"whole_bytes": -1}, "whole_bytes: expected 0 or more, got -1"),
+        ({"cores": 0}, "ge.place_tables: expected cores to be an int of at least 1, got 0"),
+        ({"whole_bytes": -1}, "expected whole_bytes to be 0 or more, got -1"),
+        ({"whole_bytes": "16 KiB"}, "expected whole_bytes to be a finite number, got '16 KiB'"),
     ],
 )
 def test_what_is_wrong_is_named(options, message):
