@@ -300,7 +300,7 @@ Status DeviceHash::GrowRows(int64_t num_rows) {
   const int64_t max_rows = MaxRows(), least = std::min(num_rows, max_rows);
   const bool on_host = moves_ != nullptr && usable_rows_ >= device_rows_;
   const int64_t at_once = on_host ? kHostBytesAtOnce : kDeviceBytesAtOnce;
-  const int64_t more = std::min(usable_rows_ / 4, at_once / BytesPerRow());
+  const int64_t more = std::min(usable_rows_ / 16, at_once / BytesPerRow());
   const int64_t ahead = std::min(max_rows, std::max(num_rows + 1024, usable_rows_ + more));
   // Where memory for rows ahead is not left, that for the rows which are needed may be.
   const bool has_space = on_host || (ahead - usable_rows_) * BytesPerRow() <= DeviceBytesLeft();
