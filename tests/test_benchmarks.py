@@ -79,7 +79,7 @@ def test_there_are_twelve_programs_and_pages_quote_each_part():
 
 def parts_of(program):
     """The names of a program's parts; none: it has no parts."""
-    call = r"run_part\(\s*\"\w+\",\s*\((.*)\),\s*__doc__,?\s*\)"
+    call = r"run_part\(\s*\"\w+\",\s*\(([^)]*)\),\s*__doc__,?\s*\)"
     match = re.search(call, program.read_text())
     return re.findall(r'"(\w+)"', match[1]) if match else []
 
