@@ -7,9 +7,11 @@ checked and compared without either.
 import ctypes
 import dataclasses
 import difflib
+import itertools
 import math
 import numbers
 import operator
+from collections.abc import Iterable
 from typing import Any, Literal, Optional, get_args
 
 from group_embedding.placement import check_placement
@@ -243,6 +245,25 @@ def check_number(owner, attribute, value, above=-math.inf, below=math.inf):
         bounds = "a finite number" if above == -math.inf else f"a number above {above}"
         bounds += "" if below == math.inf else f" and below {below}"
         raise ValueError(f"{owner}: expected {attribute} to be {bounds}, got {value!r}")
+
+
+def check_not_negative(owner, attribute, value):
+    """Raises ValueError unless `value` is a finite number of 0 or more."""
+    check_number(owner, attribute, value)
+    if value < 0:
+        raise ValueError(f"{owner}: expected {attribute} to be 0 or more, got {value!r}")
+
+
+def distinct_names(names: Iterable[str]) -> list[str]:
+    """The names, of which each but the first of its kind has a number behind it that no other name
+    has: of two "items" the second is "items#2"."""
+    given = list(names)
+    found: list[str] = []
+    for name in given:
+        numbered = (f"{name}#{number}" for number in itertools.count(2))
+        taken = {*given, *found}
+        found.append(next(n for n in numbered if n not in taken) if name in found else name)
+    return found
 
 
 def nearest(word: Any, choices: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from group_embedding import config, placement
-from group_embedding.config import FeatureConfig, TableConfig
+from group_embedding.config import FeatureConfig, TableConfig, distinct_names
 from group_embedding.layers import feature_plan
 from group_embedding.ranks.sharding import placement_plan
 
@@ -130,3 +130,17 @@ def test_neither_tensorflow_nor_the_native_library_is_imported(module):
             imported.add(node.module)
     # then they are the standard library's, and this pair's own
     assert imported - PURE <= sys.stdlib_module_names | {"collections.abc"}
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ([], []),
+        (["a", "b"], ["a", "b"]),
+        (["a", "a", "b", "a"], ["a", "a#2", "b", "a#3"]),
+        (["a", "a", "a#2", "a"], ["a", "a#3", "a#2", "a#4"]),
+        (["a#2", "a#2", "a"], ["a#2", "a#2#2", "a"]),
+    ],
+)
+def test_names_are_told_apart(given, expected):
+    assert distinct_names(given) == expected

@@ -1,12 +1,12 @@
 """The files of keyed tables that belong to a checkpoint, on any file system that TensorFlow has."""
 
 import contextlib
-import itertools
 import os
 import re
 
 import tensorflow as tf
 
+from group_embedding.config import distinct_names
 from group_embedding.ops._library import core
 
 _MAGIC = b"\x89GEMAN\r\n"
@@ -48,18 +48,8 @@ def tables(prefix):
         for file in table["files"]:
             file["path"] = f"{prefix}.{file['suffix']}"
         found.append({**table, "entry": entry})
-    names = _distinct([table["table"] for table in found])
+    names = distinct_names(table["table"] for table in found)
     return [{**table, "name": name} for table, name in zip(found, names)]
-
-
-def _distinct(names):
-    """The names, of which each but the first of its kind has a number that no other name has."""
-    found = []
-    for name in names:
-        numbered = (f"{name}#{number}" for number in itertools.count(2))
-        others = {*names, *found}
-        found.append(next(n for n in numbered if n not in others) if name in found else name)
-    return found
 
 
 def files_of(manifest, name):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.config import check_int, nearest
+from group_embedding.config import check_int, check_not_negative, nearest
 from group_embedding.placement import DISTRIBUTED
 from group_embedding.planning import plan_text
 from group_embedding.planning.choose_placements import simulated_placement
@@ -28,7 +28,6 @@ from group_embedding.ranks.simulate import (
     TracedIds,
     step_time,
 )
-from group_embedding.ranks.simulate.machines import check_not_negative
 from group_embedding.variables import to_keyed_options
 
 

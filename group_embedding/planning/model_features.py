@@ -6,7 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from group_embedding.config import TABLE_DTYPES, FeatureConfig, TableConfig, check_choice
+from group_embedding.config import (
+    TABLE_DTYPES,
+    FeatureConfig,
+    TableConfig,
+    check_choice,
+    distinct_names,
+)
 from group_embedding.layers import GroupEmbedding
 
 
@@ -31,17 +37,17 @@ def features_as_trained(model: Any, dtype: str | None) -> list[FeatureConfig]:
         dtype = check_choice("rows of tables", "dtype", getattr(dtype, "name", dtype), TABLE_DTYPES)
     asked = _asked(model)
     layers: dict[int, list[Any]] = {}
+    tables: dict[int, TableConfig] = {}
     for layer, feature in asked:
         layers.setdefault(id(feature.table), []).append(layer)
-    names: list[str] = []
+        tables[id(feature.table)] = feature.table
+    names = dict(zip(tables, distinct_names(table.name for table in tables.values())))
 
     def as_trained(table):
         of_table = layers[id(table)]
-        others = names.count(table.name)
-        names.append(table.name)
         return dataclasses.replace(
             table,
-            name=f"{table.name}#{others + 1}" if others else table.name,
+            name=names[id(table)],
             dtype=table.dtype or dtype or getattr(of_table[0], "variable_dtype", TABLE_DTYPES[0]),
             trainable=table.trainable and any(getattr(la, "trainable", True) for la in of_table),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from group_embedding.config import FeatureConfig, check_int
+from group_embedding.config import FeatureConfig, check_int, check_not_negative
 from group_embedding.optimizers.rules import ROW_RULES
 from group_embedding.placement import DISTRIBUTED
 from group_embedding.planning import placement_text
@@ -30,7 +30,6 @@ from group_embedding.planning.sample import read_sample
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.exchange.gather_strings import gather_text
 from group_embedding.ranks.simulate import CPU, MACHINES, Job, Network, StepTime, cpu_of, step_time
-from group_embedding.ranks.simulate.machines import check_not_negative
 
 
 @dataclasses.dataclass(frozen=True)

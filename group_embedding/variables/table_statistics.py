@@ -4,12 +4,12 @@ of Prometheus and a printed table are made."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from group_embedding.config import distinct_names
 from group_embedding.ops.table_budget import budget_counts
 from group_embedding.ops.table_keys import table_stats
 from group_embedding.ops.table_use import table_use
@@ -168,18 +168,14 @@ def tensors_of(tables: Iterable[EmbeddingVariable]) -> list[Any]:
 
 def statistics_from(tables: Iterable[EmbeddingVariable], values: list[Any]) -> Statistics:
     """Statistics of tables, whose `tensors_of` had these values."""
-    found: dict[str, TableStatistics] = {}
-    for table, (stats, use, budget) in zip(tables, values):
-        name = _apart_from(found, table.name.partition(":")[0])
-        found[name] = _statistics_of(name, table.options, stats, use, budget)
+    tables = list(tables)
+    names = distinct_names(table.name.partition(":")[0] for table in tables)
+    found = {
+        name: _statistics_of(name, table.options, *of_table)
+        for name, table, of_table in zip(names, tables, values)
+    }
     exchange = of_process()
     return Statistics(exchange.rank, found, exchange.use())
-
-
-def _apart_from(taken, name):
-    """The name, or the first of "name#2", "name#3" and so on that is not taken."""
-    numbered = (f"{name}#{number}" for number in itertools.count(2))
-    return next(it for it in itertools.chain([name], numbered) if it not in taken)
 
 
 def _tables_of(of):

@@ -45,6 +45,21 @@ def test_tables_of_one_name_are_apart():
     assert [f.table.name for f in placed.features] == ["items"] * 3
 
 
+def test_a_table_that_is_called_as_a_second_one_keeps_its_name():
+    # Given three tables, of which one has the name that the second of another name would get
+    names, dims = ["items#2", "items", "items"], [4, 8, 16]
+    features = [
+        ge.FeatureConfig(key, ge.TableConfig(name, None, dim))
+        for key, name, dim in zip("abc", names, dims)
+    ]
+
+    # When they are planned, Then each is there, with its own keys
+    sizes = {"a": 500, "b": 300, "c": 200}
+    batches = [{key: np.arange(size).repeat(3000 // size) for key, size in sizes.items()}]
+    found = ge.plan(features, batches=batches).tables
+    assert {n: t.keys for n, t in found.items()} == {"items#2": 500, "items": 300, "items#3": 200}
+
+
 def test_rows_have_the_type_of_their_layer():
     # Given layers of several types, whose tables name none, or one
     types = ["float32", "bfloat16", "mixed_bfloat16"]

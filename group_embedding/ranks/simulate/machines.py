@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
-from group_embedding.config import check_number
+from group_embedding.config import check_not_negative, check_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,10 +118,3 @@ class Network:
         check_number("network", "gb_s", self.gb_s, above=0)
         for name in ("round_trip_ms", "round_trips", "message_us"):
             check_not_negative("network", name, getattr(self, name))
-
-
-def check_not_negative(owner: str, attribute: str, value: Any) -> None:
-    """Raises ValueError unless `value` is a finite number of 0 or more."""
-    check_number(owner, attribute, value)
-    if value < 0:
-        raise ValueError(f"{owner}: expected {attribute} to be 0 or more, got {value!r}")

@@ -9,8 +9,7 @@ import zipfile
 
 import numpy as np
 
-from group_embedding.config import check_int, check_number, nearest
-from group_embedding.ranks.simulate.machines import check_not_negative
+from group_embedding.config import check_int, check_not_negative, check_number, nearest
 from group_embedding.ranks.simulate.step_time import TableOfModel
 from group_embedding.ranks.simulate.unique_ids import TracedIds, ZipfIds
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from group_embedding.config import check_int, nearest
-from group_embedding.ranks.simulate.machines import Machine, Network, check_not_negative
+from group_embedding.config import check_int, check_not_negative, nearest
+from group_embedding.ranks.simulate.machines import Machine, Network
 from group_embedding.ranks.simulate.unique_ids import IdSource
 
 PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")

@@ -7,8 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from group_embedding.config import check_int
-from group_embedding.ranks.simulate.machines import check_not_negative
+from group_embedding.config import check_int, check_not_negative
 
 _MAX_BINS = 4000  # of ranks of popularity, which are drawn together
 
