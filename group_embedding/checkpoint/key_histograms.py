@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from group_embedding.checkpoint.export import kept_rows
+from group_embedding.files.pictures import load_matplotlib
 
 _NUM_BINS = 65  # 0, 1, 2 to 3, 4 to 7, ...
 _BAR = 40  # characters of the longest
@@ -84,7 +85,9 @@ def check_picture(path: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed, or knows no such suffix.
     """
-    known = sorted(_matplotlib().backend_bases.FigureCanvasBase.get_supported_filetypes())
+    known = sorted(
+        load_matplotlib("--plot").backend_bases.FigureCanvasBase.get_supported_filetypes()
+    )
     suffix = os.path.splitext(path)[1].lstrip(".").lower()
     if suffix and suffix not in known:
         raise SystemExit(
@@ -100,7 +103,7 @@ def draw(histograms: dict[str, list[Histogram]], path: str) -> None:
         histograms: those of each table.
         path: a file name that `check_picture` takes, such as keys.png.
     """
-    pyplot = _matplotlib().pyplot
+    pyplot = load_matplotlib("--plot").pyplot
     figure, axes = pyplot.subplots(
         len(histograms), 2, squeeze=False, figsize=(10, 1 + 2.4 * len(histograms))
     )
@@ -110,19 +113,6 @@ def draw(histograms: dict[str, list[Histogram]], path: str) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-
-
-def _matplotlib():
-    try:
-        import matplotlib
-        import matplotlib.backend_bases
-        import matplotlib.pyplot
-    except ImportError:
-        raise SystemExit(
-            "group_embedding: --plot needs matplotlib: pip install matplotlib"
-        ) from None
-    matplotlib.use("Agg")
-    return matplotlib
 
 
 def _draw_one(axis, name, histogram):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from group_embedding.files.pictures import load_matplotlib
 from group_embedding.variables.statistics_text import aligned, bytes_as_text
 
 _COLORS = {"hbm": "#e2703a", "dram": "#3b7dd8", "disk": "#9aa5b1"}
@@ -41,13 +42,7 @@ def draw(plan, path: str) -> None:
     Raises:
         SystemExit: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit("group_embedding: draw needs matplotlib: pip install matplotlib") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_matplotlib("draw").pyplot
     tables = list(plan.tables.values())
     figure, axis = pyplot.subplots(figsize=(7, 1.2 + 0.5 * len(tables)))
     before = [0.0] * len(tables)

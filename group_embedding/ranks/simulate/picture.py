@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from group_embedding.files.pictures import load_matplotlib
 from group_embedding.ranks.simulate.step_time import StepTime
 
 _COLORS = {
@@ -25,15 +26,7 @@ def draw(found: dict[tuple[str, int], StepTime], path: str, title: str) -> None:
     Raises:
       SystemExit: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit(
-            "group_embedding: --plot needs matplotlib: pip install matplotlib"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_matplotlib("--plot").pyplot
     placements = list(dict.fromkeys(placement for placement, _ in found))
     ranks = list(dict.fromkeys(count for _, count in found))
     figure, axes = pyplot.subplots(
