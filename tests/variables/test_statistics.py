@@ -1,11 +1,8 @@
-"""Statistics of keyed tables: numbers, TensorBoard's event files, Prometheus's text."""
+"""Statistics of keyed tables: numbers, a printed table, Prometheus's text."""
 
-import glob
 import re
 import sys
 import threading
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
@@ -14,7 +11,6 @@ from table.test_budget_errors_core import break_files
 
 import group_embedding as ge
 from group_embedding.keras_compat import keras
-from group_embedding.variables import statistics_server
 from group_embedding.variables.live_tables import live_tables
 
 v1 = tf.compat.v1
@@ -32,18 +28,6 @@ def in_tiers(*of_tests):
             for tiers in of_tests
         ],
     )
-
-
-def read_events(folder):
-    """{tag: {step: value}}"""
-    found = {}
-    for path in glob.glob(f"{folder}/*"):
-        for event in v1.train.summary_iterator(path):
-            for value in event.summary.value:
-                is_tensor = value.HasField("tensor")
-                number = tf.make_ndarray(value.tensor).item() if is_tensor else value.simple_value
-                found.setdefault(value.tag, {})[event.step] = number
-    return found
 
 
 def trainer(table):
@@ -491,119 +475,6 @@ def test_a_printed_table_and_a_page_of_prometheus():
     assert {sample.partition("{")[0] for sample in samples} == {name for name, _ in types}
 
 
-def test_a_server_answers_while_a_thread_trains():
-    table = ge.keyed_table("scraped", 4)
-    train = trainer(table)
-    with ge.StatisticsServer() as server:
-        url = f"http://127.0.0.1:{server.port}"
-        for step in range(3):
-            train([step])
-            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-                text = answer.read().decode()
-                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert f'group_embedding_table_keys{{table="scraped",rank="0"}} {step + 1}\n' in text
-            head = urllib.request.Request(f"{url}/metrics", method="HEAD")
-            with urllib.request.urlopen(head, timeout=30) as answer:
-                assert (answer.headers["Content-Length"], answer.read()) == (str(len(text)), b"")
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{url}/other", timeout=30)
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"{url}/metrics", timeout=30)
-
-
-def test_a_server_whose_tables_cannot_be_read_says_so(monkeypatch):
-    def fail():
-        raise tf.errors.InternalError(None, None, "table 'users', disk tier: <truncated>")
-
-    monkeypatch.setattr(statistics_server, "statistics", fail)
-    with ge.StatisticsServer() as server, pytest.raises(urllib.error.HTTPError) as raised:
-        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30)
-
-    assert raised.value.code == 500
-    assert "table 'users', disk tier: &lt;truncated&gt;" in raised.value.read().decode()
-
-
 def test_a_graph_of_tensorflow_1_has_a_hook():
     with tf.Graph().as_default(), pytest.raises(RuntimeError, match="StatisticsHook"):
         ge.statistics()
-
-
-def train_graph(hook, folder, num_steps, ids_of):
-    """Trains a table named "user" in a graph and session of its own. The checkpoints of `folder`
-    have the steps of former calls."""
-    with tf.Graph().as_default():
-        table = ge.get_embedding_variable("user", 4)
-        step = v1.train.get_or_create_global_step()
-        output = ge.group_embedding_lookup([table], [ids_of(step)])[0]
-        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
-        train = optimizer.minimize(tf.reduce_sum(output), global_step=step)
-        with v1.train.MonitoredTrainingSession(
-            checkpoint_dir=folder, hooks=[hook], save_summaries_steps=None
-        ) as session:
-            for _ in range(num_steps):
-                session.run(train)
-
-
-def test_hook_writes_every_few_steps(tmp_path):
-    hook = ge.EmbeddingVariableStatisticsHook(str(tmp_path), every_n_steps=2)
-
-    train_graph(hook, None, 5, lambda step: tf.stack([[step, step + 100]]))
-
-    events = read_events(tmp_path)
-    assert events["user/keys"] == {1: 2, 3: 6, 5: 10}
-    assert all(0 < load < 1 for load in events["user/load_factor"].values())
-    assert all(size > 10 * 4 * 4 for size in events["user/memory_bytes"].values())
-    assert events["user/admitted"] == {1: 2, 3: 6, 5: 10}
-    assert set(events["user/hit_rate/dram"]) == {1, 3, 5}
-
-
-def test_a_hook_of_several_trainings(tmp_path):
-    # Given a hook that has seen steps 1 to 5, of which most ids had a row
-    logs, steps = tmp_path / "logs", str(tmp_path / "steps")
-    hook = ge.EmbeddingVariableStatisticsHook(str(logs), every_n_steps=4)
-    train_graph(hook, steps, 5, lambda step: tf.constant([[1, 2, 3, 4]], tf.int64))
-
-    # When it sees a training that goes on, with more ids, which are all new
-    train_graph(hook, steps, 5, lambda step: tf.range(100, dtype=tf.int64)[None] + 1000 * step)
-
-    # Then the first step of each is written, and rates are those of its own session
-    rates = read_events(logs)["user/hit_rate/dram"]
-    assert rates == {1: 0, 5: 1, 6: 0, 10: 0}
-
-    # And a training that starts anew is written, too
-    train_graph(hook, None, 1, lambda step: tf.constant([[1, 2, 3]], tf.int64))
-    assert read_events(logs)["user/looked_up"][1] == 3
-
-
-def test_callback_writes_after_epochs_and_batches(tmp_path):
-    pytest.importorskip(
-        "tensorboard", reason="tf.summary needs it, and TensorFlow 2.21 has it apart"
-    )
-    table = ge.TableConfig("user", None, 4)
-    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
-    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
-    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    model.compile(ge.optimizers.wrap(keras.optimizers.SGD(0.1)), "mse")
-    callback = ge.layers.EmbeddingVariableStatistics(str(tmp_path), every_n_batches=3)
-
-    ids = {"user": np.arange(32).reshape(16, 2)}
-    model.fit(ids, np.zeros(16), batch_size=4, epochs=2, verbose=0, callbacks=[callback])
-
-    (keys,) = (values for tag, values in read_events(tmp_path).items() if tag.endswith("/keys"))
-    assert set(keys) == {3, 4, 6, 8}
-    (rates,) = (values for tag, values in read_events(tmp_path).items() if "hit_rate" in tag)
-    assert rates[8] == 1 and rates[3] < 1  # rates are those since the last time
-    assert keys[8] == 32
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ge.EmbeddingVariableStatisticsHook("logs", 0),
-        lambda: ge.EmbeddingVariableStatisticsHook("logs", "3"),
-        lambda: ge.layers.EmbeddingVariableStatistics("logs", 0),
-    ],
-)
-def test_a_step_of_nothing_is_refused(make):
-    with pytest.raises(ValueError, match="expected every_n_.* to be an int of at least 1, got"):
-        make()
