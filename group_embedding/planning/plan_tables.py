@@ -14,6 +14,7 @@ from group_embedding.planning.sample import SampleOfIds
 from group_embedding.planning.table_bytes import (
     HBM_BYTES_OF_KEY,
     HBM_BYTES_OF_ROW_BELOW,
+    HEAD_BYTES,
     TableBytes,
     measure,
 )
@@ -206,7 +207,7 @@ def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):
     held: dict[str, float] = {}
     left = rows
     for tier, limit in zip(options.tiers, limits):
-        of_row = of_key if tier == first else measured.row + _HEAD_BYTES
+        of_row = of_key if tier == first else measured.row + HEAD_BYTES
         here = min(left, limit / of_row)
         left -= here
         if here > 0 or tier == first:
@@ -215,8 +216,9 @@ def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):
     sizes[first] += measured.fixed[first] + measured.filter
     if first == "hbm":
         sizes["hbm"] += held.get("dram", 0.0) * HBM_BYTES_OF_ROW_BELOW
-    if "disk" in sizes:  # whose rows pass through as much host memory
-        sizes["dram"] += min(measured.store, sizes["disk"])
+    if "disk" in sizes:
+        sizes["disk"], host = measured.of_disk(held["disk"])
+        sizes["dram"] += host
     return sizes, held
 
 
@@ -229,7 +231,7 @@ def _limits_of(options):
 
 def _most_in_host_memory(options, row):
     """How many rows of so many bytes host memory holds below GPU memory."""
-    return _limits_of(options)[1] / (row + _HEAD_BYTES)
+    return _limits_of(options)[1] / (row + HEAD_BYTES)
 
 
 def _limit_of_hbm(rows, hbm_bytes, of_key, most_below):
@@ -238,6 +240,3 @@ def _limit_of_hbm(rows, hbm_bytes, of_key, most_below):
     below = min(HBM_BYTES_OF_ROW_BELOW, of_key - 1)
     beside_all = (hbm_bytes - rows * below) * of_key / (of_key - below)
     return max(0.0, beside_all, hbm_bytes - most_below * below)
-
-
-_HEAD_BYTES = 32  # of a row below the first tier: key, count, version and clock

@@ -27,6 +27,13 @@ HBM_BYTES_OF_KEY = _HBM_BYTES_OF_ROW + 17
 HBM_BYTES_OF_ROW_BELOW = 40 + 17
 _STORE_BYTES = 64 << 20  # as of MemoryOfStore in cc/table/budget.h
 
+HEAD_BYTES = 32  # of a row below the first tier: key, count, version and clock
+# RocksDB's files take so many times the bytes of their records, until it compacts them.
+_FILES_OF_RECORDS = 2
+# Host memory of a record in a file: ten bits of a filter, and an entry for each block of records
+# (cc/table/disk/rocksdb_handles.cc).
+_FILTER_BYTES, _ENTRY_BYTES, _BLOCK_BYTES = 1.25, 15, 1024
+
 
 @dataclasses.dataclass(frozen=True)
 class TableBytes:
@@ -38,7 +45,8 @@ class TableBytes:
         filter: of a Bloom filter, in the first tier.
         row: of a key's row and slots.
         kept: of what is kept of a key, and its part of the index, in host memory.
-        store: of host memory that a disk takes at most.
+        store: of host memory that a disk takes at most for buffers, which updates fill, however
+            few rows there are, and for blocks that were read.
         max_keys: of a rank, that a budget of bytes allows; None: there is none.
     """
 
@@ -48,6 +56,16 @@ class TableBytes:
     kept: float
     store: int
     max_keys: int | None = None
+
+    def of_disk(self, num_rows: float) -> tuple[float, float]:
+        """(bytes on disk, those of host memory) that RocksDB takes at most for so many rows."""
+        record = self.row + HEAD_BYTES
+        in_memory = _FILTER_BYTES + _ENTRY_BYTES * min(1.0, record / _BLOCK_BYTES)
+        # Beside the records there are four files of a buffer each, which are not compacted yet.
+        return (
+            self.store + num_rows * _FILES_OF_RECORDS * record,
+            self.store + num_rows * _FILES_OF_RECORDS * in_memory,
+        )
 
 
 def measure(
