@@ -38,8 +38,7 @@ class Plan:
     Attributes:
         tables: a TablePlan by the name of the table.
         step: the parts of the time of a step of the tables on GPUs, whose `total` is milliseconds,
-            at their placements and with rows of their types, as if all rows were in GPU memory and
-            by row number; None: the ranks have no GPU.
+            at their placements and with rows of their types; None: the ranks have no GPU.
         hbm: bytes of GPU memory that each rank has for tables; None: it has no GPU.
     """
 
@@ -81,7 +80,7 @@ def plan(
     through: str = "peer_memory",
     network: Network | None = None,
     dense_ms: float = 0.0,
-    program_ms: float = 0.0,
+    program_ms: float | None = None,
 ) -> Plan:
     """Computes the bytes of a model's tables by rank and tier, the hit rates of tiers, and the time
     of a step; neither a GPU nor the tables are needed.
@@ -100,12 +99,10 @@ def plan(
     above another without `tier_bytes` has 1 GiB.
 
     The time of a step is that of `ge.simulate` with tables at their placements and rows of their
-    types; a table of one rank counts as if each rank had one like it. It is as if all rows were in
-    GPU memory and by row number: neither tiers nor the search for keys lengthen it. It was within
-    30% of recorded steps of tables by row number, in float32 and spread by rows, with their
-    `program_ms` given. With `program_ms=0` steps of 1,024 samples came out at 0.19 to 0.25 of their
-    time; keyed tables at 0.74 and 0.69 with it given; and a table with a tenth of its rows in GPU
-    memory at 0.45.
+    types; a table of one rank counts as if each rank had one like it. Keys are searched for, and
+    rows in host memory below a GPU's cross the bus; those on disk, rows that are prefetched, and
+    the eviction of keys are not in it. It was within 16% of recorded steps on one GPU, and within
+    20% on two and four.
 
     Args:
         model: a Keras model or a `GroupEmbedding`, built or not, or a list of FeatureConfigs.
@@ -122,8 +119,9 @@ def plan(
         ranks_of_host: how many ranks a host has.
         through: how rows travel within a host, "peer_memory" or "nccl".
         network: the links between hosts, a `ge.simulate.Network`; None: 50 GB/s a rank.
-        dense_ms, program_ms: the time of the rest of the model, and in which the program issues a
-            step, as of `ge.simulate.step_time`; 0: not counted.
+        dense_ms: the time of the rest of the model; 0: not counted.
+        program_ms: in which the program issues a step, beside it; None: that of a `tf.function`
+            with so many tables and little else, as recorded. 0 for several steps a call.
 
     Returns:
         Plan.
@@ -145,7 +143,8 @@ def plan(
     if samples is not None:
         samples = check_int(_OWNER, "samples", samples, at_least=1)
     for name, time in (("dense_ms", dense_ms), ("program_ms", program_ms)):
-        check_not_negative(_OWNER, name, time)
+        if time is not None:
+            check_not_negative(_OWNER, name, time)
     if machine not in MACHINES:
         raise ValueError(f"machine: expected one of {', '.join(sorted(MACHINES))}, got {machine!r}")
     features = features_as_trained(model, dtype)
@@ -166,6 +165,8 @@ def plan(
         return Plan(tables, None)
     of_model = [_table_of_model(feature, tables, sample, ranks) for feature in features]
     ways = [simulated_placement(feature.table.placement or DISTRIBUTED) for feature in features]
+    if program_ms is None:
+        program_ms = MACHINES[machine].program_of(len(tables))
     step = step_time(of_model, job, MACHINES[machine], network, ways, dense_ms, program_ms)
     return Plan(tables, step, hbm)
 
@@ -203,14 +204,17 @@ def _checked_keys(keys, configs):
 
 def _table_of_model(feature, tables, sample, ranks):
     config, ids = feature.table, sample.of_feature(feature)
-    rows = tables[config.name].keys
+    table, number_bytes = tables[config.name], tf.as_dtype(config.dtype).size
     return TableOfModel(
         feature.name,
-        rows,
+        table.keys,
         config.dim,
         len(ids) / sample.num_samples,
-        TracedIds.of(ids, rows),
+        TracedIds.of(ids, table.keys),
         trained=config.trainable,
         column_parts=ranks,
-        row_bytes=tf.as_dtype(config.dtype).size,
+        row_bytes=number_bytes,
+        keyed=config.num_rows is None,
+        share_below=1 - table.hit_rates.get("hbm", 0.0),
+        slot_bytes=table.bytes_of_row - config.dim * number_bytes,
     )

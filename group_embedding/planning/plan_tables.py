@@ -33,6 +33,7 @@ class TablePlan:
         name: of the table.
         keys: how many rows it will have, on all ranks together.
         bytes_of_key: of a row, its slots, and what is kept of it in host memory.
+        bytes_of_row: of a row and its slots.
         bytes_by_rank: for each rank {tier: bytes}, of "hbm", "dram" and "disk".
         hit_rates: {tier: share of ids whose row is there}.
     """
@@ -40,6 +41,7 @@ class TablePlan:
     name: str
     keys: int
     bytes_of_key: float
+    bytes_of_row: float
     bytes_by_rank: list[dict[str, float]]
     hit_rates: dict[str, float]
 
@@ -184,9 +186,8 @@ def _plan_table(config, spread, size, measured, hbm, hbm_bytes, ids) -> TablePla
         share = hit_rate(ids, reached / largest, size.wanted)
         rates[tier] = share - sum(rates.values())
     kept = measured.kept if options is not None else 0.0
-    return TablePlan(
-        config.name, size.rows, measured.row + kept, [found for found, _ in by_rank], rates
-    )
+    sizes = [found for found, _ in by_rank]
+    return TablePlan(config.name, size.rows, measured.row + kept, measured.row, sizes, rates)
 
 
 def _bytes_of_tiers(rows, measured, options, hbm, hbm_bytes):

@@ -32,7 +32,8 @@ def as_table(plan) -> str:
             text += f"GPU memory, of which it has {bytes_as_text(plan.hbm)} (hbm)"
     if plan.step is not None:
         parts = ", ".join(f"{name} {ms:.2f}" for name, ms in plan.step.parts.items() if ms)
-        text += f"\nstep of the tables: {plan.step.total:.2f} ms ({parts})"
+        text += f"\nstep of the tables: {plan.step.total:.2f} ms ({parts}"
+        text += f"; beside them program {plan.step.program:.2f})" if plan.step.program else ")"
     return text
 
 

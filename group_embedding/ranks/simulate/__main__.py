@@ -107,7 +107,8 @@ def _step(tables, options, placement, ranks):
 
 
 def _print(found):
-    names = list(next(iter(found.values())).parts)
+    steps = list(found.values())
+    names = [name for name in steps[0].parts if any(step.parts[name] for step in steps)]
     header = ["placement", "ranks", "step ms", *names, "limit"]
     lines = [header] + [
         [placement, f"{ranks:,}", f"{step.total:.3f}"]

@@ -17,15 +17,20 @@ class Machine:
       exchange_ms: The same of the exchange, where there are several ranks.
       convert_ms: The same of rows that travel in fewer bits than they have in memory.
       ns_per_id: Sorting and routing of an id.
+      ns_per_key: Finding the row of a key that is trained, and counting it.
       copy_gb_s: Bytes read and written a second by a copy in the GPU's memory.
       looked_up_moves, asked_moves, owned_moves, output_moves: How many times a step moves, at the
         speed of that copy, the rows of all ids, of the ids that are asked for, of the ids that a
         rank owns, and the outputs. Rows of many ids come from caches, so that they count less.
+      alone_moves: The same of the ids that are asked for, of a rank that exchanges no rows.
       peer_gb_s, nccl_gb_s: Bytes a second between two GPUs of a host, each way, with the kernels
         beside, through peer memory and through NCCL.
       pack_gb_s: Bytes to other ranks a second that a core packs and unpacks; GPUs do so beside.
       tcp_gb_s: Bytes to other hosts a second that a core sends and receives by TCP, beyond what it
         does while the link is the limit; GPUs need none.
+      bus_gb_s: Bytes a second between a GPU and its host's memory.
+      program_ms, program_us_of_table: The time in which a `tf.function` issues a step, and what
+        each table adds to it.
     """
 
     name: str
@@ -42,10 +47,23 @@ class Machine:
     nccl_gb_s: float
     pack_gb_s: float = math.inf
     tcp_gb_s: float = math.inf
+    ns_per_key: float = 0.0
+    bus_gb_s: float = math.inf
+    alone_moves: float = 0.0
+    program_ms: float = 0.0
+    program_us_of_table: float = 0.0
+
+    def program_of(self, num_tables: int) -> float:
+        """Milliseconds in which a `tf.function` issues a step with so many tables."""
+        return self.program_ms + self.program_us_of_table * 1e-3 * num_tables
 
 
 # Fitted to the rows of one GPU of benchmarks/results/bench_ranks_gpus_h200.json; the speeds of both
-# transports to its rows of two GPUs in float32, and the fixed times to those of 16 samples.
+# transports to its rows of two GPUs in float32, the fixed times to those of 16 samples, and the
+# moves of a rank alone to those of one GPU without an exchange. The search for a key is fitted to
+# the keyed tables of 32,768 samples in bench_dlrm_ranks_h200.json, the program to the least times
+# of "function" in bench_step_handles_tf2.21_h200.json; the bus is that of
+# bench_tiers_host_rows_h100.json.
 _H200 = Machine(
     name="h200",
     launch_ms=0.223,
@@ -59,6 +77,11 @@ _H200 = Machine(
     output_moves=2.09,
     peer_gb_s=520.0,
     nccl_gb_s=326.0,
+    ns_per_key=0.72,
+    alone_moves=1.6,
+    bus_gb_s=54.8,
+    program_ms=1.46,
+    program_us_of_table=1.9,
 )
 # The same work at the speed of its own memory.
 _H100 = dataclasses.replace(_H200, name="h100", copy_gb_s=3030.0)

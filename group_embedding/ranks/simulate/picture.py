@@ -12,6 +12,7 @@ _COLORS = {
     "between_hosts": "#e2703a",
     "waiting": "#c94f7c",
     "dense": "#8e6bbf",
+    "host_memory": "#d9b44a",
 }
 
 

@@ -39,6 +39,9 @@ class TableOfModel:
         16 columns each.
       row_bytes: The size of a number in memory, 4 or 2, and on its way at most; None: that of the
         job.
+      keyed: Whether rows are found by key.
+      share_below: The share of ids whose row is in host memory, below a GPU's.
+      slot_bytes: What an optimizer has of each row.
     """
 
     name: str
@@ -50,6 +53,9 @@ class TableOfModel:
     trained: bool = True
     column_parts: int | None = None
     row_bytes: int | None = None
+    keyed: bool = False
+    share_below: float = 0.0
+    slot_bytes: float = 0.0
 
     def bytes_of_row(self, job: Job) -> int:
         """The size of a row in memory."""
@@ -128,6 +134,7 @@ class StepTime:
       between_hosts: Rows between hosts.
       waiting: Round trips, and messages to many peers.
       dense: The rest of the model, as given.
+      host_memory: Rows between GPUs and the host's memory below.
       program: The time in which the program issues the step, as given. It runs beside the others.
     """
 
@@ -137,6 +144,7 @@ class StepTime:
     between_hosts: float
     waiting: float
     dense: float = 0.0
+    host_memory: float = 0.0
     program: float = 0.0
 
     @property
@@ -212,10 +220,11 @@ def step_time(
 
 def _step(tables, placements, job, machine, network, dense_ms, program_ms):
     """The step with a placement for each table."""
-    traffic, kernels, peers = Traffic(), 0.0, 0
+    traffic, kernels, host_memory, peers = Traffic(), 0.0, 0.0, 0
     for table, placement in zip(tables, placements):
         traffic += traffic_of(table, job, placement)
         kernels += _kernels(table, job, machine, placement)
+        host_memory += _milliseconds(_bytes_over_bus(table, job), machine.bus_gb_s)
         peers = max(peers, _peers(job, placement))
     is_nccl = job.through == "nccl"
     kernels += _milliseconds(traffic.within_host + traffic.between_hosts, machine.pack_gb_s)
@@ -229,6 +238,7 @@ def _step(tables, placements, job, machine, network, dense_ms, program_ms):
         between_hosts=_milliseconds(traffic.between_hosts, network.gb_s),
         waiting=_waiting(job, network, peers),
         dense=dense_ms,
+        host_memory=host_memory,
         program=program_ms,
     )
 
@@ -330,11 +340,21 @@ def _kernels(table, job, machine, placement):
     owned = table.source.unique(ids * job.ranks) / (1 if placement == WHOLE else job.ranks)
     moved = row * (
         machine.looked_up_moves * ids
-        + machine.asked_moves * asked
+        + (machine.alone_moves if job.ranks == 1 else machine.asked_moves) * asked
         + machine.owned_moves * owned
         + machine.output_moves * job.samples * table.features
     )
-    return ids * machine.ns_per_id * 1e-6 + _milliseconds(moved, machine.copy_gb_s)
+    keys = (ids if job.ranks == 1 else asked) if table.keyed else 0.0
+    searched = (ids * machine.ns_per_id + keys * machine.ns_per_key) * 1e-6
+    return searched + _milliseconds(moved, machine.copy_gb_s)
+
+
+def _bytes_over_bus(table, job):
+    """Rows below a GPU's memory are read there once, and by an update read and written in place."""
+    ids = job.samples * table.ids
+    rows = min(table.share_below * ids, table.source.unique(ids))
+    row = table.bytes_of_row(job)
+    return rows * (row + (2 * (row + table.slot_bytes) if table.trained else 0))
 
 
 def _milliseconds(size, gb_s):
