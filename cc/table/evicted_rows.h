@@ -23,22 +23,27 @@ class EvictedRows {
   // From now on at most so many keys wait to be taken; others are missed.
   void SetLimit(int64_t max_keys) { max_keys_ = max_keys; }
 
-  // An eviction of about `more` keys begins. Where `most` or more wait, these are missed: all that
-  // wait if `most` is 0 or less.
+  // An eviction of about `more` keys begins. Where more than `most` wait, these are missed: all
+  // that wait if `most` is negative.
   void MakePlace(int64_t most, int64_t more) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (size() >= most) {
-      num_missed_ += size();
-      rows_ = {};
-    }
+    MissBeyond(most);
     const auto num_keys = static_cast<size_t>(std::min(size() + more, max_keys_.load()));
     for (auto* part : {&rows_.keys, &rows_.counts, &rows_.versions}) part->reserve(num_keys);
     rows_.values.reserve(num_keys * row_bytes_);
   }
 
+  // The same of an eviction of which nobody knows yet whether any key goes: those that wait are
+  // missed once one does.
+  void MakePlaceOnceAnyGoes(int64_t most) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    most_at_next_ = most;
+  }
+
   // A key goes. One for which there is no memory is missed.
   void Add(int64_t key, int64_t count, int64_t version, const char* values) noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
+    MissBeyond(std::exchange(most_at_next_, kAny));
     const auto num_keys = static_cast<size_t>(size());
     if (size() >= max_keys_) {
       ++num_missed_;
@@ -57,6 +62,13 @@ class EvictedRows {
     }
   }
 
+  // Keys that were taken wait again.
+  void Return(const KeyedRows& rows) {
+    for (size_t i = 0; i < rows.keys.size(); ++i) {
+      Add(rows.keys[i], rows.counts[i], rows.versions[i], rows.values.data() + i * row_bytes_);
+    }
+  }
+
   KeyedRows Take() {
     std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(rows_, {});
@@ -65,12 +77,20 @@ class EvictedRows {
   int64_t num_missed() const { return num_missed_; }
 
  private:
+  static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+
   int64_t size() const { return static_cast<int64_t>(rows_.keys.size()); }
+  void MissBeyond(int64_t most) {
+    if (size() <= most) return;
+    num_missed_ += size();
+    rows_ = {};
+  }
 
   const int64_t row_bytes_;
-  std::atomic<int64_t> max_keys_{std::numeric_limits<int64_t>::max()};
+  std::atomic<int64_t> max_keys_{kAny};
   std::atomic<int64_t> num_missed_{0};
   std::mutex mutex_;
+  int64_t most_at_next_ = kAny;  // of MakePlaceOnceAnyGoes
   KeyedRows rows_;
 };
 

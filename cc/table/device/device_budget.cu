@@ -224,7 +224,7 @@ std::vector<T> DeviceBudget::ToHostFrom(const DeviceMemory& memory, int64_t n, i
 // Keys that wait are missed where they would be too many with these.
 void DeviceBudget::MakePlaceForEvicted(int64_t num_keys) {
   if (handed_out_ == nullptr) return;
-  handed_out_->MakePlace(EvictedSize() - num_keys + 1, num_keys);
+  handed_out_->MakePlace(EvictedSize() - num_keys, num_keys);
 }
 
 void DeviceBudget::ReadEvicted(ChangeLog* changes, cudaStream_t stream) {

@@ -130,6 +130,11 @@ void DeviceHash::TakeEvicted(KeyedRows* rows) {
   *rows = budget_->handed_out()->Take();
 }
 
+void DeviceHash::ReturnEvicted(const KeyedRows& rows) {
+  if (budget_ == nullptr || budget_->handed_out() == nullptr) return;
+  budget_->handed_out()->Return(rows);
+}
+
 void DeviceHash::MakePlaceForEvicted(int64_t num_keys) {
   if (budget_ == nullptr || budget_->handed_out() == nullptr) return;
   ReadEvicted();  // keys that went before

@@ -6,6 +6,7 @@
 
 #include "table/disk/disk_folder.h"
 #include "table/disk/rocksdb_handles.h"
+#include "table/memory_left.h"
 
 namespace group_embedding {
 namespace {
@@ -115,16 +116,21 @@ class RocksdbStore : public DiskStore {
   }
 
   Status Open(const DiskStoreOptions& options) {
+    if (AddressesAreLimited() && !HasMemoryFor(kLeastAddresses)) {
+      return "table '" + table_ + "': its disk tier wants " + std::to_string(kLeastAddresses) +
+             " bytes for RocksDB and its threads, and " + FindMemoryLeft().InWords();
+    }
     const Status failed = folder_.Make(options.path, options.table);
     if (!failed.ok()) {
       return Where() + "the folder cannot be made: " + failed.message() +
-             "; name another by StorageOption(storage_path=...)";
+             "; name another (disk_folder, or storage_path of a StorageOption)";
     }
     Status status;
     db_ = OpenRocksdb(api_, path(), options.memory_bytes, Lifetime::kUntilClosed, &status);
     if (status.ok()) return {};
     return Where() + status.message() +
-           "; name a folder that can be written to by StorageOption(storage_path=...)";
+           "; name a folder that can be written to (disk_folder, or storage_path of a "
+           "StorageOption)";
   }
 
   const std::string& path() const override { return folder_.path(); }
@@ -217,6 +223,9 @@ class RocksdbStore : public DiskStore {
 
  private:
   static constexpr int64_t kGetAtOnce = 256, kSampledRuns = 64;
+  // Where address space is limited: a thread takes 8 MB of it, and 128 MB for what it allocates.
+  // RocksDB ends a process in which its threads cannot start.
+  static constexpr int64_t kLeastAddresses = int64_t{640} << 20;
 
   std::string Where() const { return "table '" + table_ + "', disk tier in '" + path() + "': "; }
 
@@ -231,7 +240,10 @@ class RocksdbStore : public DiskStore {
     api_.write(db_.get(), write_.get(), batch, &message);
     if (message != nullptr) {
       return Where() + TakeMessage(api_, message) +
-             "; is the disk full? Name a folder on another by StorageOption(storage_path=...)";
+             "; is the disk full? RocksDB writes no more from then on: save the table, give the "
+             "disk "
+             "space or name a folder on another (disk_folder, or storage_path of a StorageOption), "
+             "and restore it in a new process";
     }
     num_keys_.fetch_add(more_keys, std::memory_order_relaxed);
     return {};

@@ -218,11 +218,18 @@ void HostShards::HandOut(const std::vector<EvictionCandidate>& lowest) {
 }
 
 void HostShards::MakePlaceForEvicted(int64_t num_keys) {
-  if (evicted() == nullptr) return;
+  if (evicted() != nullptr) evicted()->MakePlace(MostHandedOut() - num_keys, num_keys);
+}
+
+void HostShards::MakePlaceOnceAnyGoes() {
+  if (evicted() != nullptr) evicted()->MakePlaceOnceAnyGoes(MostHandedOut());
+}
+
+int64_t HostShards::MostHandedOut() {
   const Budget& budget = options().budget;
-  const int64_t table_keys = BudgetKeys();
-  if (budget.max_bytes > 0) evicted()->SetLimit(budget.MostHandedOut(table_keys));
-  evicted()->MakePlace(BudgetBytes::MoreRows(table_keys), num_keys);
+  const int64_t most = budget.MostHandedOut(BudgetKeys());
+  if (budget.max_bytes > 0) evicted()->SetLimit(most);
+  return most;
 }
 
 }  // namespace group_embedding

@@ -155,6 +155,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   BudgetCounts budget_counts() const override;
   UseCounts use_counts() const override;
   void TakeEvicted(KeyedRows* rows) override;
+  void ReturnEvicted(const KeyedRows& rows) override;
   void CountWithoutPlace(int64_t num_keys) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   Status Slot(const SlotOptions& slot, void** array) override;
@@ -241,8 +242,10 @@ class HostShards : public EmbeddingTable, public HostTable {
   Status ShrinkFor(const SlotOptions& slot);
   void CountCounted();
   void HandOut(const std::vector<EvictionCandidate>& lowest);
-  // An eviction of so many keys begins, or of nobody knows how many: 0.
+  // Evictions begin: see EvictedRows.
   void MakePlaceForEvicted(int64_t num_keys);
+  void MakePlaceOnceAnyGoes();
+  int64_t MostHandedOut();
 
   mutable RowStore store_;
   BloomCounters bloom_;

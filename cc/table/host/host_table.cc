@@ -116,7 +116,7 @@ int64_t HostShards::Erase(const int64_t* keys, int64_t num_keys) {
 
 int64_t HostShards::Evict(const Eviction& given, int64_t step, const ParallelFor& parallel_for) {
   CompleteEviction(parallel_for);
-  MakePlaceForEvicted(0);
+  MakePlaceOnceAnyGoes();
   const Eviction eviction = AsOfNow(given);
   const int64_t num_chunks = (store_.num_rows() + kEvictRows - 1) / kEvictRows;
   std::vector<std::vector<int64_t>> chosen(num_chunks);

@@ -141,7 +141,7 @@ std::unique_ptr<Snapshot> HostShards::TakeSnapshot(bool changes_only, const Evic
   const ChangeMark since = changes_only ? changes_.MarkOf(follower) : ChangeMark();
   auto rows =
       std::make_shared<RowSnapshot>(store_, since.clock, AsOfNow(eviction), step, evicted());
-  if (rows->evicts()) MakePlaceForEvicted(0);
+  if (rows->evicts()) MakePlaceOnceAnyGoes();
   std::atomic_store(&snapshot_, rows);
   if (options().admission.kind == Admission::Kind::kBloom) bloom_.TakeSnapshot();
   // With any other filter, every key that is known has a row.

@@ -149,6 +149,10 @@ void HostShards::TakeEvicted(KeyedRows* rows) {
   if (evicted() != nullptr) *rows = evicted()->Take();
 }
 
+void HostShards::ReturnEvicted(const KeyedRows& rows) {
+  if (evicted() != nullptr) evicted()->Return(rows);
+}
+
 Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
   if (options().budget.first != EvictFirst::kLowestScore) {
     return EmbeddingTable::SetScores(keys, num_keys, scores);

@@ -11,6 +11,7 @@
 #include "tf/support/group_attrs.h"
 #include "tf/support/guarded_op.h"
 #include "tf/support/make_table.h"
+#include "tf/support/table_writers.h"
 
 namespace group_embedding {
 namespace {
@@ -157,6 +158,7 @@ class InitializeEmbeddingTableOp : public OpKernel {
     options_.initial.seed = static_cast<uint64_t>(seed);
     options_.initial.distribution = ToDistribution(distribution);
     options_.admission.kind = ToAdmission(admission);
+    TableWriters();
   }
 
   void Compute(OpKernelContext* context) override {

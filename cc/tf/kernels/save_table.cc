@@ -13,13 +13,11 @@
 #include "table/random_bits.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/io/path.h"
-#include "tensorflow/core/platform/cpu_info.h"
-#include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/threadpool.h"
 #include "tf/support/device.h"
 #include "tf/support/embedding_table_resource.h"
 #include "tf/support/file_systems.h"
 #include "tf/support/guarded_op.h"
+#include "tf/support/table_writers.h"
 
 namespace group_embedding {
 namespace {
@@ -67,7 +65,7 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    Writers()->Schedule([this, context, done = std::move(done), device = CurrentDevice()] {
+    TableWriters()->Schedule([this, context, done = std::move(done), device = CurrentDevice()] {
       SetCurrentDevice(device);
       context->SetStatus(Save(context));
       done();
@@ -75,14 +73,6 @@ class SaveTableOp : public tensorflow::AsyncOpKernel {
   }
 
  private:
-  // Half of the cores: the others train.
-  static tensorflow::thread::ThreadPool* Writers() {
-    static auto* writers = new tensorflow::thread::ThreadPool(
-        tensorflow::Env::Default(), tensorflow::ThreadOptions(), "table_writers",
-        std::max(1, tensorflow::port::MaxParallelism() / 2), /*low_latency_hint=*/false);
-    return writers;
-  }
-
   absl::Status Save(OpKernelContext* context) const {
     const Stage stage("writing tables");
     EmbeddingTablePtr resource;
