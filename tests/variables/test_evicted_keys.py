@@ -171,13 +171,8 @@ def test_a_hook_hands_out_every_few_steps_and_at_the_end():
         assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
 
 
-def test_a_callback_hands_out_every_few_batches_and_after_epochs():
-    options = ge.KeyedOptions(hand_out="keys", **BUDGET)
-    table = ge.TableConfig("user", None, 4, ev_option=options)
-    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
-    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
-    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    model.compile(ge.optimizers.wrap(keras.optimizers.SGD(0.1)), "mse")
+def test_a_callback_hands_out_every_few_batches():
+    model, _ = make_model(**BUDGET)
     taken = Taken()
     callback = ge.layers.EvictedKeys(taken, every_n_batches=1)
 
@@ -189,6 +184,40 @@ def test_a_callback_hands_out_every_few_batches_and_after_epochs():
     (name,) = {name for name, _ in taken.calls}
     assert name.endswith("user")
     assert taken.keys_of(name) == list(range(32))
+
+
+@pytest.mark.parametrize("is_saved_first", [True, False])
+@pytest.mark.parametrize("every", [2, 3, 100])
+def test_a_callback_hands_out_what_saves_after_epochs_evict(every, is_saved_first, tmp_path):
+    # Given a model whose keys expire, saved after epochs, in front of the callback or behind it
+    model, layer = make_model(max_keys=1000, budget_of="rank", evict_after_steps=2)
+    taken = Taken()
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: save(model, tmp_path)),
+        ge.layers.EvictedKeys(taken, every_n_batches=every),
+    ]
+
+    # When it trains two epochs of three batches, whose keys are the same
+    model.fit(
+        {"user": np.arange(48).reshape(24, 2)}, np.zeros(24), batch_size=8, epochs=2, verbose=0,
+        shuffle=False, callbacks=callbacks if is_saved_first else callbacks[::-1],
+    )  # fmt: skip
+
+    # Then the first batch's keys went after each epoch, and the table keeps none
+    (table,) = layer.keyed_tables.values()
+    assert [sorted(evicted.keys) for _, evicted in taken.calls] == [list(range(16))] * 2
+    assert len(table.take_evicted().keys) == 0
+
+
+def make_model(**budget):
+    """A model of a table of pairs of keys, and the layer that has it."""
+    options = ge.KeyedOptions(hand_out="keys", **budget)
+    table = ge.TableConfig("user", None, 4, ev_option=options)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
+    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    model.compile(ge.optimizers.wrap(keras.optimizers.SGD(0.1)), "mse")
+    return model, layer
 
 
 def make_that_expires(name, tiers, folder, hand_out="rows"):
