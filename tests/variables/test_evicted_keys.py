@@ -11,8 +11,8 @@ v1 = tf.compat.v1
 BUDGET = {"max_keys": 16, "budget_of": "rank", "keep_share": 1.0}
 
 
-def make(name, hand_out="rows", key_dtype=tf.int64, dtype=tf.float32):
-    options = ge.KeyedOptions(hand_out=hand_out, **BUDGET)
+def make(name, hand_out="rows", key_dtype=tf.int64, dtype=tf.float32, **changes):
+    options = ge.KeyedOptions(hand_out=hand_out, **{**BUDGET, **changes})
     return ge.get_embedding_variable(
         name, 4, key_dtype, dtype, tf.ones_initializer(), ev_option=options
     )
@@ -169,6 +169,39 @@ def test_a_hook_hands_out_every_few_steps_and_at_the_end():
         assert calls == [0, 0, 0, 1, 1, 1, 2, 2] and len(taken.calls) == 3
         assert {name for name, _ in taken.calls} == {"user"}
         assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
+
+
+@pytest.mark.parametrize("is_saved_first", [True, False])
+@pytest.mark.parametrize(
+    "saver_hook", [v1.train.CheckpointSaverHook, ge.checkpoint.CheckpointSaverHook]
+)
+def test_a_hook_hands_out_what_the_last_save_evicts(saver_hook, is_saved_first, tmp_path):
+    # Given a hook in front of one that saves, or behind it
+    taken = Taken()
+    hooks = [
+        saver_hook(str(tmp_path), save_steps=4),
+        ge.EvictedKeysHook(taken, every_n_steps=3),
+    ]
+
+    # When a table trains eight new keys in each of ten steps, and those of three last ones live
+    with tf.Graph().as_default():
+        table = make("user", evict_after_steps=3, max_keys=1000)
+        step = v1.train.get_or_create_global_step()
+        (rows,) = ge.lookup([table], [8 * step + tf.range(8, dtype=tf.int64)])
+        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
+        train = optimizer.minimize(tf.reduce_sum(rows), global_step=step)
+        hooks = hooks if is_saved_first else hooks[::-1]
+        with v1.train.MonitoredSession(hooks=hooks) as session:
+            for _ in range(10):
+                session.run(train)
+
+        # Then each key was handed out once or is in the last checkpoint
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            v1.train.Saver([table]).restore(session, tf.train.latest_checkpoint(tmp_path))
+            saved = session.run(table.export()).keys
+    assert sorted([*taken.keys_of("user"), *saved]) == list(range(80))
+    assert 0 < len(saved) < 40
 
 
 def test_a_callback_hands_out_every_few_batches():
