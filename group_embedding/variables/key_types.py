@@ -24,12 +24,17 @@ def to_keys(ids, key_dtype, owner):
         owner: whose keys they are, for messages.
 
     Raises:
-        TypeError, ValueError: a tensor of a type that has other values, or what is no number, as
-            `tf.convert_to_tensor` refuses it; or a number of Python or NumPy that is no key.
+        ValueError: a tensor of a type that has other values, or a number of Python or NumPy that is
+            no key.
+        TypeError, ValueError: what is no number, as `tf.convert_to_tensor` refuses it.
     """
     if tf.is_tensor(ids):
-        is_of_keys = are_keys(ids.dtype, key_dtype)
-        return tf.cast(ids, key_dtype) if is_of_keys else tf.convert_to_tensor(ids, key_dtype)
+        if not are_keys(ids.dtype, key_dtype):
+            raise ValueError(
+                f"{owner}: expected keys of {key_dtype.name}, or of a type whose values all are "
+                f"such keys, got a tensor of {ids.dtype.name}; cast it if its values are"
+            )
+        return tf.cast(ids, key_dtype)
     _check_numbers(ids, key_dtype, owner)
     return tf.convert_to_tensor(ids, key_dtype)
 
