@@ -79,6 +79,8 @@ class CBFFilter:
             )
 
     def keyed_fields(self):
+        if self.filter_freq == 0:  # then no filter has anything to count
+            return {}
         return {
             "admit_after": self.filter_freq,
             "expected_keys": self.max_element_size,

@@ -47,6 +47,11 @@ def test_refused(make, message):
         make()
 
 
+def test_a_filter_that_asks_for_no_training_is_no_filter():
+    option = ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(0, 100, 0.01, tf.uint8))
+    assert option.to_keyed_options() == ge.EmbeddingVariableOption().to_keyed_options()
+
+
 def test_no_eviction_is_an_option():
     assert ge.GlobalStepEvict().steps_to_live is None
     assert ge.TimeEvict().minutes_to_live is None
