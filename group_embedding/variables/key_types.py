@@ -39,6 +39,21 @@ def to_keys(ids, key_dtype, owner):
     return tf.convert_to_tensor(ids, key_dtype)
 
 
+def to_int64(values, owner, argument):
+    """Integers that are no keys, such as steps, as a tensor of int64.
+
+    Raises:
+        ValueError: values that are no integers; the message names `owner` and `argument`.
+    """
+    tensor = tf.convert_to_tensor(values)
+    is_empty = tensor.shape.num_elements() == 0  # of which a list has no type
+    if not tensor.dtype.is_integer and not is_empty:
+        raise ValueError(
+            f"{owner}: expected {argument} to be integers, got values of {tensor.dtype.name}"
+        )
+    return tf.cast(tensor, tf.int64)
+
+
 def _check_numbers(ids, key_dtype, owner):
     """Refuses numbers which `tf.convert_to_tensor` would cast to other ones."""
     least, most = _limits(key_dtype)

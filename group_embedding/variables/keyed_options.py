@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from group_embedding.annotations import Initializer
@@ -74,7 +74,7 @@ class KeyedOptions:
             not counted. None: no limit.
         budget_of: "rank": `max_keys` or `max_bytes` are of each rank; "all": of all ranks together.
             Given with one of them.
-        keep_share: of the budget, the share down to which keys are evicted.
+        keep_share: of the budget, the share down to which keys are evicted, from 1e-6 to 1.
         evict: which keys go first: "least_recent", trained in the earliest step; "least_frequent",
             trained least often; "decayed_frequency", the same of counts that are halved every
             `decay_steps`; "smallest_norm", of the row; "score", as `EmbeddingVariable.set_scores`
@@ -244,15 +244,17 @@ class KeyedOptions:
         check_choice(_OWNER, "evict", self.evict, EVICT_FIRST)
         check_choice(_OWNER, "hand_out", self.hand_out, ("nothing", "keys", "rows"))
         check_number(_OWNER, "keep_share", self.keep_share, above=0)
-        if self.keep_share > 1:
-            raise ValueError(f"{_OWNER}: expected keep_share up to 1, got {self.keep_share!r}")
+        if not 1e-6 <= self.keep_share <= 1:
+            raise ValueError(
+                f"{_OWNER}: expected keep_share from 1e-6 to 1, got {self.keep_share!r}"
+            )
         self._set_int("safe_steps", at_least=0, at_most=_MAX_COUNT)
 
     def _check_tiers(self):
-        if isinstance(self.tiers, str) or tuple(self.tiers) not in STORAGES:
+        tiers = _as_tuple(self.tiers)
+        if tiers not in list(STORAGES):
             choices = " or ".join(str(list(choice)) for choice in STORAGES)
             raise ValueError(f"{_OWNER}: expected tiers to be {choices}, got {self.tiers!r}")
-        tiers = tuple(self.tiers)
         check_choice(_OWNER, "keep", self.keep, CACHE_STRATEGIES)
         if self.keep != "most_used" and len(tiers) == 1:
             raise ValueError(
@@ -262,7 +264,12 @@ class KeyedOptions:
             raise ValueError(
                 f"{_OWNER}: expected disk among tiers, as disk_folder is given, got {list(tiers)}"
             )
-        sizes = None if self.tier_bytes is None else tuple(self.tier_bytes)
+        sizes = _as_tuple(self.tier_bytes)
+        if sizes is None and self.tier_bytes is not None:
+            raise ValueError(
+                f"{_OWNER}: expected tier_bytes to be a list, with the bytes of each tier, got "
+                f"{self.tier_bytes!r}"
+            )
         if sizes is not None and len(sizes) > len(tiers):
             raise ValueError(
                 f"{_OWNER}: expected tier_bytes of {len(tiers)} tiers, got {list(sizes)}"
@@ -329,6 +336,11 @@ def to_keyed_options(name: str, option: TableOptions | None) -> KeyedOptions:
         return option.to_keyed_options()
     except (TypeError, ValueError) as error:
         raise type(error)(f"table '{name}': {error}") from None
+
+
+def _as_tuple(values):
+    """The values of a list, or of another iterable that is no string; None: it is none."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
 
 
 def _as_path(path):
