@@ -21,8 +21,7 @@ from group_embedding.ranks.sharding import (
     table_shape,
 )
 from group_embedding.types import TensorLike
-from group_embedding.variables import EmbeddingVariable, KeyedReplicas
-from group_embedding.variables.key_types import to_keys
+from group_embedding.variables import EmbeddingVariable, KeyedReplicas, to_keys
 
 
 def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
