@@ -141,7 +141,7 @@ def _filter_bytes(kind, plain, options, empty):
     return (small - empty) / _FEW_KEYS * options.expected_keys
 
 
-_OF_A_FILTER = ("admit_after", "early_share", "counter_bits")
+_OF_A_FILTER = ("admit_after", "admit_probability", "early_share", "counter_bits")
 
 
 def _keys_of_bytes(kind, options, optimizer, num_ranks):
@@ -179,9 +179,8 @@ def _with_bytes(options, num_ranks):
 
 # The options by which a budget of bytes counts.
 _OF_BYTES = (
-    "num_initial_rows", "admit_after", "expected_keys", "early_share", "counter_bits", "keep_share",
-    "evict", "decay_steps", "safe_steps", "hand_out", "evict_after_minutes",
-    "slot_dtype",
+    "num_initial_rows", *_OF_A_FILTER, "expected_keys", "keep_share", "evict", "decay_steps",
+    "safe_steps", "hand_out", "evict_after_minutes", "slot_dtype",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from group_embedding.variables.keras_variable import track_weight as track_weigh
 from group_embedding.variables.keras_xla import NotForXla as NotForXla
 from group_embedding.variables.keras_xla import refuse_xla_trace as refuse_xla_trace
 from group_embedding.variables.key_types import KEY_DTYPES as KEY_DTYPES
+from group_embedding.variables.key_types import to_keys as to_keys
 from group_embedding.variables.key_types import widened as widened
 from group_embedding.variables.keyed_options import KeyedOptions
 from group_embedding.variables.keyed_options import to_keyed_options as to_keyed_options

@@ -23,7 +23,7 @@ from group_embedding.ranks.sharding.replica_tables import is_over_replicas
 from group_embedding.variables import over_ranks
 from group_embedding.variables.admission import admission_of, budget_of, eviction_of
 from group_embedding.variables.initial_values import make_initial_values
-from group_embedding.variables.key_types import to_keys
+from group_embedding.variables.key_types import to_int64, to_keys
 from group_embedding.variables.keyed_options import TableOptions, to_keyed_options
 from group_embedding.variables.live_tables import remember
 from group_embedding.variables.placeholder_variable import PlaceholderVariable
@@ -159,6 +159,11 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         return len(self.options.tiers) > 1
 
     @property
+    def _owner(self):
+        """The table in error messages."""
+        return f"table '{self._table_name}'"
+
+    @property
     def table_handle(self) -> tf.Tensor:
         """The handle of the native table."""
         return self.rows.resource_handle
@@ -221,14 +226,14 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
         """Gives keys rows of these values, [keys, dim], whatever the filter says; their slots get
         initial values. If a key repeats, its last row counts. Without versions or freqs, one per
         key, keys that had a row keep theirs. Frequencies are 0 or more; those above `2**62` count
-        as `2**62`. Returns the op."""
+        as `2**62`. Versions and frequencies that are no integers are refused. Returns the op."""
         none = np.zeros([0], np.int64)
         with tf.device("/CPU:0"):
             rows = [
                 self._to_int64(keys),
                 tf.cast(tf.convert_to_tensor(values), self.dtype),
-                tf.cast(none if versions is None else versions, tf.int64),
-                tf.cast(none if freqs is None else freqs, tf.int64),
+                to_int64(none if versions is None else versions, self._owner, "versions"),
+                to_int64(none if freqs is None else freqs, self._owner, "freqs"),
             ]
             rows = over_ranks.rows_of_this_rank(self, *rows)
         with tf.device(self.device):
@@ -247,24 +252,33 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
             step: of now, for `evict_after_steps`; None: as `self.step` says.
 
         Raises:
-            ValueError: `evict_after_steps` without a step.
+            ValueError: `evict_after_steps` without a step, or a step that is no integer of 0 or
+                more.
         """
         eviction = self.rows.eviction
         if eviction.kind == "none":
             return tf.constant(0, tf.int64)
-        if "global_step" in eviction.kind:
+        if "global_step" not in eviction.kind:
+            with tf.device("/CPU:0"):
+                step = tf.constant(-1, tf.int64)  # no step is asked for
+        else:
             step = self.current_step() if step is None else step
             if step is None:
                 raise ValueError(
                     f"table '{self._table_name}': GlobalStepEvict needs the step of now: "
                     "evict(step=...), or set the variable's attribute `step`"
                 )
-        else:
-            step = -1  # no step is asked for
-        with tf.device("/CPU:0"):
-            step = tf.cast(step, tf.int64)
+            step = self._checked_step(step)
         with tf.device(self.device):
             return table_keys.evict_keys(self.table_handle, step, eviction)
+
+    def _checked_step(self, step):
+        with tf.device("/CPU:0"):
+            step = to_int64(step, self._owner, "step")
+        value = tf.get_static_value(step)
+        if value is not None and value < 0:
+            raise ValueError(f"{self._owner}: expected step to be 0 or more, got {value}")
+        return step
 
     def set_scores(self, ids: TensorLike, scores: TensorLike) -> Any:
         """Sets the scores by which keys are evicted, the lowest first, of those that have a row.
@@ -349,7 +363,7 @@ class EmbeddingVariable(PlaceholderVariable, SavedByName):
 
     def _to_int64(self, keys):
         with tf.device("/CPU:0"):
-            keys = to_keys(keys, self.key_dtype, f"table '{self._table_name}'")
+            keys = to_keys(keys, self.key_dtype, self._owner)
             if self.key_dtype == tf.uint64:
                 return tf.bitcast(keys, tf.int64)
             return tf.cast(keys, tf.int64)

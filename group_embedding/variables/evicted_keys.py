@@ -71,9 +71,10 @@ class EvictedKeysHook(PeriodicHook):
 
     Args:
         to: a function or a folder, as of `hand_out_evicted`.
-        every_n_steps: after so many steps, and at the end. Until then a table keeps what it has
-            evicted, up to an eighth of its budget and what one eviction takes; older keys are
-            dropped, and `EmbeddingVariable.budget_counts` counts them as `missed`.
+        every_n_steps: after so many steps, and at the end, when tables first evict what a save of
+            the last step evicts, wherever the hook that saves stands. Until then a table keeps what
+            it has evicted, up to an eighth of its budget and what one eviction takes; older keys
+            are dropped, and `EmbeddingVariable.budget_counts` counts them as `missed`.
 
     Raises:
         ValueError: the graph has no global step or no table that hands out keys, two of its tables
@@ -90,12 +91,16 @@ class EvictedKeysHook(PeriodicHook):
         self._tables = tables_that_hand_out(v for v in variables if is_keyed(v))
         _check_names(self._hand_over, self._tables)
         self._evicted = [table.take_evicted() for table in self._tables]
+        self._evict = [table.evict() for table in self._tables]
 
     def run_at(self, session: Any, step: int) -> None:
         for table, evicted in zip(self._tables, session.run(self._evicted)):
             _hand_over(self._hand_over, table, evicted)
 
     def end(self, session: Any) -> None:
+        # A saver behind this hook saves the last step after this call, and then the tables are
+        # gone: what it would evict goes now.
+        session.run(self._evict)
         self.run_at(session, -1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from group_embedding.annotations import DTypeLike, Initializer
-from group_embedding.config import TABLE_DTYPES
+from group_embedding.config import TABLE_DTYPES, check_int
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.sharding.replica_tables import is_over_replicas, part_here
 from group_embedding.variables.embedding_variable import EmbeddingVariable
@@ -111,6 +111,8 @@ def get_embedding_variable(
         raise ValueError(f"table '{name}': expected validate_shape=True, got {validate_shape!r}")
     if partitioner is not None:
         note_one_piece("partitioner")
+    if steps_to_live is not None:
+        steps_to_live = check_int(f"table '{name}'", "steps_to_live", steps_to_live, at_least=1)
     options = to_keyed_options(name, ev_option)
     option = (ev_option or options).with_steps_to_live(steps_to_live)
     arguments = {

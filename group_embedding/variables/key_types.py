@@ -24,14 +24,34 @@ def to_keys(ids, key_dtype, owner):
         owner: whose keys they are, for messages.
 
     Raises:
-        TypeError, ValueError: a tensor of a type that has other values, or what is no number, as
-            `tf.convert_to_tensor` refuses it; or a number of Python or NumPy that is no key.
+        ValueError: a tensor of a type that has other values, or a number of Python or NumPy that is
+            no key.
+        TypeError, ValueError: what is no number, as `tf.convert_to_tensor` refuses it.
     """
     if tf.is_tensor(ids):
-        is_of_keys = are_keys(ids.dtype, key_dtype)
-        return tf.cast(ids, key_dtype) if is_of_keys else tf.convert_to_tensor(ids, key_dtype)
+        if not are_keys(ids.dtype, key_dtype):
+            raise ValueError(
+                f"{owner}: expected keys of {key_dtype.name}, or of a type whose values all are "
+                f"such keys, got a tensor of {ids.dtype.name}; cast it if its values are"
+            )
+        return tf.cast(ids, key_dtype)
     _check_numbers(ids, key_dtype, owner)
     return tf.convert_to_tensor(ids, key_dtype)
+
+
+def to_int64(values, owner, argument):
+    """Integers that are no keys, such as steps, as a tensor of int64.
+
+    Raises:
+        ValueError: values that are no integers; the message names `owner` and `argument`.
+    """
+    tensor = tf.convert_to_tensor(values)
+    is_empty = tensor.shape.num_elements() == 0  # of which a list has no type
+    if not tensor.dtype.is_integer and not is_empty:
+        raise ValueError(
+            f"{owner}: expected {argument} to be integers, got values of {tensor.dtype.name}"
+        )
+    return tf.cast(tensor, tf.int64)
 
 
 def _check_numbers(ids, key_dtype, owner):

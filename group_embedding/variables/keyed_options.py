@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from group_embedding.annotations import Initializer
@@ -46,14 +46,19 @@ class KeyedOptions:
             normal distribution.
         admit_after: a key gets a row when it has been trained so often; 0: in its first step.
         admit_probability: less than 1: besides, each time that a key is trained it is admitted with
-            this probability, from 1e-6 on. The key and its count decide, so a run repeats.
+            this probability, from 1e-6 on. The key and its count decide, so a run repeats. With
+            `admit_after` the chances of all trainings count: with 3 a key that was trained 3 times
+            has had 3 chances. A key whose counter in a Bloom filter is full is admitted.
         value_before_admission: the constant that a key reads until then, a finite number of the
             rows' type.
-        expected_keys: None: each key has a counter for `admit_after`. Else a counting Bloom filter
-            for so many keys counts: less memory, and some keys are admitted early.
+        expected_keys: of a table with `admit_after` or `admit_probability`: None: each key has a
+            counter. Else a counting Bloom filter for so many keys counts: less memory, and some
+            keys are admitted early.
         early_share: of that filter, the share of keys that may be admitted early once so many were
             seen, between 0 and 1.
-        counter_bits: of one counter of that filter: 8, 16, 32 or 64; must hold `admit_after`.
+        counter_bits: of one counter of that filter: 8, 16, 32 or 64; must hold `admit_after`. It
+            is full after `2**counter_bits - 2` times, and the next one admits the key, also where
+            `admit_probability` would not.
         evict_after_steps: a save removes keys that were not trained in so many last steps; None:
             none. The steps are those in which the table was trained, or `EmbeddingVariable.step`.
         evict_after_minutes: a save removes keys that were not trained for more minutes than that;
@@ -69,14 +74,15 @@ class KeyedOptions:
             not counted. None: no limit.
         budget_of: "rank": `max_keys` or `max_bytes` are of each rank; "all": of all ranks together.
             Given with one of them.
-        keep_share: of the budget, the share down to which keys are evicted.
+        keep_share: of the budget, the share down to which keys are evicted, from 1e-6 to 1.
         evict: which keys go first: "least_recent", trained in the earliest step; "least_frequent",
             trained least often; "decayed_frequency", the same of counts that are halved every
             `decay_steps`; "smallest_norm", of the row; "score", as `EmbeddingVariable.set_scores`
             says; "earliest", by the minute as of `evict_after_minutes`. Among equals the one that
             was trained in the earlier step goes first, then a hash of the key decides.
         decay_steps: of "decayed_frequency".
-        safe_steps: a key that got its row in one of so many last steps does not go.
+        safe_steps: n: a key that got its row in the current step, or in one of the n - 1 before,
+            does not go. So 1 protects no key from the next step, and 2 protects it from that step.
         hand_out: "keys" or "rows": what `EmbeddingVariable.take_evicted` returns of evicted keys of
             a table with a budget; "nothing": they are not kept.
         tiers: the memories of the rows, the fastest first: "hbm", GPU memory; "dram", host memory;
@@ -194,6 +200,10 @@ class KeyedOptions:
                 f"{_OWNER}: expected counter_bits to be 8, 16, 32 or 64, and a counter to hold "
                 f"admit_after={self.admit_after}, got {self.counter_bits!r}"
             )
+        if self.expected_keys is None:
+            self._refuse_given(("early_share", "counter_bits"), "expected_keys")
+        elif self.admit_after == 0 and self.admit_probability == 1:
+            self._refuse_given(("expected_keys",), "admit_after or admit_probability")
 
     def _check_eviction(self):
         for name in ("evict_after_steps", "evict_after_minutes"):
@@ -219,7 +229,7 @@ class KeyedOptions:
             )
         self._check_policy()
         if not self.has_budget:
-            self._check_no_policy()
+            self._refuse_given(_OF_A_BUDGET, "max_keys or max_bytes")
             return
         check_choice(_OWNER, "budget_of", self.budget_of, ("rank", "all"))
         if self.evict == "decayed_frequency":
@@ -234,24 +244,17 @@ class KeyedOptions:
         check_choice(_OWNER, "evict", self.evict, EVICT_FIRST)
         check_choice(_OWNER, "hand_out", self.hand_out, ("nothing", "keys", "rows"))
         check_number(_OWNER, "keep_share", self.keep_share, above=0)
-        if self.keep_share > 1:
-            raise ValueError(f"{_OWNER}: expected keep_share up to 1, got {self.keep_share!r}")
+        if not 1e-6 <= self.keep_share <= 1:
+            raise ValueError(
+                f"{_OWNER}: expected keep_share from 1e-6 to 1, got {self.keep_share!r}"
+            )
         self._set_int("safe_steps", at_least=0, at_most=_MAX_COUNT)
 
-    def _check_no_policy(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in _OF_A_BUDGET and value != field.default:
-                raise ValueError(
-                    f"{_OWNER}: expected max_keys or max_bytes, as {field.name} is given, got "
-                    f"{value!r}"
-                )
-
     def _check_tiers(self):
-        if isinstance(self.tiers, str) or tuple(self.tiers) not in STORAGES:
+        tiers = _as_tuple(self.tiers)
+        if tiers not in list(STORAGES):
             choices = " or ".join(str(list(choice)) for choice in STORAGES)
             raise ValueError(f"{_OWNER}: expected tiers to be {choices}, got {self.tiers!r}")
-        tiers = tuple(self.tiers)
         check_choice(_OWNER, "keep", self.keep, CACHE_STRATEGIES)
         if self.keep != "most_used" and len(tiers) == 1:
             raise ValueError(
@@ -261,7 +264,12 @@ class KeyedOptions:
             raise ValueError(
                 f"{_OWNER}: expected disk among tiers, as disk_folder is given, got {list(tiers)}"
             )
-        sizes = None if self.tier_bytes is None else tuple(self.tier_bytes)
+        sizes = _as_tuple(self.tier_bytes)
+        if sizes is None and self.tier_bytes is not None:
+            raise ValueError(
+                f"{_OWNER}: expected tier_bytes to be a list, with the bytes of each tier, got "
+                f"{self.tier_bytes!r}"
+            )
         if sizes is not None and len(sizes) > len(tiers):
             raise ValueError(
                 f"{_OWNER}: expected tier_bytes of {len(tiers)} tiers, got {list(sizes)}"
@@ -278,6 +286,15 @@ class KeyedOptions:
                 f"{self.start_from_name!r}"
             )
         self._set(start_from=_as_path(self.start_from))
+
+    def _refuse_given(self, names, expected):
+        """Refuses options with another value than their default, as they would have no effect."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ValueError(
+                    f"{_OWNER}: expected {expected}, as {field.name} is given, got {value!r}"
+                )
 
     def _set_int(self, name, **limits):
         self._set(**{name: check_int(_OWNER, name, getattr(self, name), **limits)})
@@ -319,6 +336,11 @@ def to_keyed_options(name: str, option: TableOptions | None) -> KeyedOptions:
         return option.to_keyed_options()
     except (TypeError, ValueError) as error:
         raise type(error)(f"table '{name}': {error}") from None
+
+
+def _as_tuple(values):
+    """The values of a list, or of another iterable that is no string; None: it is none."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
 
 
 def _as_path(path):

@@ -54,6 +54,7 @@ def planned(dim, keys, optimizer, **options):
         {"num_initial_rows": 20_000},
         {"num_initial_rows": None},
         {"admit_after": 1, "expected_keys": 200_000},
+        {"admit_probability": 0.999999, "expected_keys": 200_000},
         {"admit_after": 1, "expected_keys": 100_000, "counter_bits": 8, "early_share": 0.1},
         {"max_keys": 10**6, "budget_of": "rank", "evict": "score", "safe_steps": 2},
     ],

@@ -295,7 +295,7 @@ def test_chance_admits_the_same_keys_again():
         ({"max_keys": 0, "budget_of": "rank"}, "expected max_keys to be"),
         ({"max_keys": 9, "max_bytes": 9, "budget_of": "rank"}, "max_keys or max_bytes, got both"),
         ({"evict": "score"}, "expected max_keys or max_bytes, as evict is given"),
-        ({"keep_share": 1.5}, "expected keep_share up to 1"),
+        ({"keep_share": 1.5}, "expected keep_share from 1e-6 to 1"),
         ({"max_keys": 9, "budget_of": "all", "evict": "lru"}, "expected evict to be one of"),
         (
             {"max_keys": 9, "budget_of": "rank", "decay_steps": 3},

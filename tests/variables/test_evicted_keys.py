@@ -11,8 +11,8 @@ v1 = tf.compat.v1
 BUDGET = {"max_keys": 16, "budget_of": "rank", "keep_share": 1.0}
 
 
-def make(name, hand_out="rows", key_dtype=tf.int64, dtype=tf.float32):
-    options = ge.KeyedOptions(hand_out=hand_out, **BUDGET)
+def make(name, hand_out="rows", key_dtype=tf.int64, dtype=tf.float32, **changes):
+    options = ge.KeyedOptions(hand_out=hand_out, **{**BUDGET, **changes})
     return ge.get_embedding_variable(
         name, 4, key_dtype, dtype, tf.ones_initializer(), ev_option=options
     )
@@ -171,13 +171,41 @@ def test_a_hook_hands_out_every_few_steps_and_at_the_end():
         assert taken.keys_of("user") == [*range(8, 16), *range(32, 48)]
 
 
-def test_a_callback_hands_out_every_few_batches_and_after_epochs():
-    options = ge.KeyedOptions(hand_out="keys", **BUDGET)
-    table = ge.TableConfig("user", None, 4, ev_option=options)
-    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
-    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
-    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
-    model.compile(ge.optimizers.wrap(keras.optimizers.SGD(0.1)), "mse")
+@pytest.mark.parametrize("is_saved_first", [True, False])
+@pytest.mark.parametrize(
+    "saver_hook", [v1.train.CheckpointSaverHook, ge.checkpoint.CheckpointSaverHook]
+)
+def test_a_hook_hands_out_what_the_last_save_evicts(saver_hook, is_saved_first, tmp_path):
+    # Given a hook in front of one that saves, or behind it
+    taken = Taken()
+    hooks = [
+        saver_hook(str(tmp_path), save_steps=4),
+        ge.EvictedKeysHook(taken, every_n_steps=3),
+    ]
+
+    # When a table trains eight new keys in each of ten steps, and those of three last ones live
+    with tf.Graph().as_default():
+        table = make("user", evict_after_steps=3, max_keys=1000)
+        step = v1.train.get_or_create_global_step()
+        (rows,) = ge.lookup([table], [8 * step + tf.range(8, dtype=tf.int64)])
+        optimizer = ge.optimizers.wrap(v1.train.GradientDescentOptimizer(0.1))
+        train = optimizer.minimize(tf.reduce_sum(rows), global_step=step)
+        hooks = hooks if is_saved_first else hooks[::-1]
+        with v1.train.MonitoredSession(hooks=hooks) as session:
+            for _ in range(10):
+                session.run(train)
+
+        # Then each key was handed out once or is in the last checkpoint
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            v1.train.Saver([table]).restore(session, tf.train.latest_checkpoint(tmp_path))
+            saved = session.run(table.export()).keys
+    assert sorted([*taken.keys_of("user"), *saved]) == list(range(80))
+    assert 0 < len(saved) < 40
+
+
+def test_a_callback_hands_out_every_few_batches():
+    model, _ = make_model(**BUDGET)
     taken = Taken()
     callback = ge.layers.EvictedKeys(taken, every_n_batches=1)
 
@@ -189,6 +217,40 @@ def test_a_callback_hands_out_every_few_batches_and_after_epochs():
     (name,) = {name for name, _ in taken.calls}
     assert name.endswith("user")
     assert taken.keys_of(name) == list(range(32))
+
+
+@pytest.mark.parametrize("is_saved_first", [True, False])
+@pytest.mark.parametrize("every", [2, 3, 100])
+def test_a_callback_hands_out_what_saves_after_epochs_evict(every, is_saved_first, tmp_path):
+    # Given a model whose keys expire, saved after epochs, in front of the callback or behind it
+    model, layer = make_model(max_keys=1000, budget_of="rank", evict_after_steps=2)
+    taken = Taken()
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: save(model, tmp_path)),
+        ge.layers.EvictedKeys(taken, every_n_batches=every),
+    ]
+
+    # When it trains two epochs of three batches, whose keys are the same
+    model.fit(
+        {"user": np.arange(48).reshape(24, 2)}, np.zeros(24), batch_size=8, epochs=2, verbose=0,
+        shuffle=False, callbacks=callbacks if is_saved_first else callbacks[::-1],
+    )  # fmt: skip
+
+    # Then the first batch's keys went after each epoch, and the table keeps none
+    (table,) = layer.keyed_tables.values()
+    assert [sorted(evicted.keys) for _, evicted in taken.calls] == [list(range(16))] * 2
+    assert len(table.take_evicted().keys) == 0
+
+
+def make_model(**budget):
+    """A model of a table of pairs of keys, and the layer that has it."""
+    options = ge.KeyedOptions(hand_out="keys", **budget)
+    table = ge.TableConfig("user", None, 4, ev_option=options)
+    layer = ge.layers.GroupEmbedding([ge.FeatureConfig("user", table)], concat=True)
+    inputs = {"user": keras.Input((2,), dtype="int64", name="user")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    model.compile(ge.optimizers.wrap(keras.optimizers.SGD(0.1)), "mse")
+    return model, layer
 
 
 def make_that_expires(name, tiers, folder, hand_out="rows"):

@@ -146,6 +146,7 @@ def test_made_inside_of_a_function():
         ({"validate_shape": False}, "expected validate_shape=True"),
         ({"embedding_dim": 0}, "expected an embedding_dim from 1 to 4096, got 0"),
         ({"embedding_dim": 4097}, "expected an embedding_dim from 1 to 4096, got 4097"),
+        ({"steps_to_live": 0}, "expected steps_to_live to be an int of at least 1, got 0"),
         ({"key_dtype": tf.string}, "expected key_dtype to be one of int32, int64, uint32, uint64"),
         ({"value_dtype": tf.float64}, "expected value_dtype to be one of float32"),
         ({"initializer": np.ones([3, 2], np.float32)}, "expected initial values of shape"),

@@ -98,5 +98,5 @@ def test_tensors_are_taken_or_refused_by_their_type():
     # Then both find it, and a tensor of wide keys is refused by the narrow table, whatever it has
     assert [found.numpy().tolist() for found in ask(tf.constant(3))] == [[7, 7, -1], [8, 8, -1]]
     assert wide.get_version(tf.constant([3], tf.int32)).numpy() == [8]
-    with pytest.raises(ValueError, match="dtype int32 for Tensor with dtype int64"):
+    with pytest.raises(ValueError, match="table 'narrow': expected keys of int32.*tensor of int64"):
         narrow.get_version(tf.constant([3], tf.int64))

@@ -262,6 +262,28 @@ def test_evict_by_step(make_table, train):
     np.testing.assert_array_equal(table.export().keys, [200])
 
 
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda t: t.evict(step=1.7), "step to be integers, got values of float32"),
+        (lambda t: t.evict(step=-3), "step to be 0 or more, got -3"),
+        (lambda t: t.insert([5], [[3.0, 3.0]], versions=[1.5]), "versions to be integers, got"),
+        (lambda t: t.insert([5], [[3.0, 3.0]], freqs=np.ones(1)), "freqs to be .* of float64"),
+    ],
+)
+def test_steps_and_counts_that_are_no_integers(call, message, make_table):
+    # Given a table that evicts by steps, with a key
+    table = make_table(evict_option=ge.GlobalStepEvict(steps_to_live=5))
+    table.insert([5], [[1.0, 2.0]], versions=[-1], freqs=[2])
+    # When it is called with a step or a count that is none, Then the error names the argument
+    with pytest.raises(ValueError, match=f"table 'user': expected {message}"):
+        call(table)
+    # And nothing has changed
+    np.testing.assert_array_equal(table.export().values, [[1.0, 2.0]])
+    table.insert([], np.zeros([0, 2]), versions=[], freqs=[])
+    assert table.total_count() == 1
+
+
 def test_evict_by_weight(make_table):
     # Given rows of which half the sum of squares is 1 and 4
     table = make_table(evict_option=ge.L2WeightEvict(l2_weight_threshold=2.0))

@@ -51,8 +51,8 @@ class CBFFilter:
       max_element_size: How many keys are expected.
       false_positive_probability: The share of keys that may be admitted early once so many were
         seen.
-      counter_type: uint8, uint16, uint32 or uint64, or a signed type, which means the unsigned one
-        of its width; must hold `filter_freq`.
+      counter_type: uint8, uint16, uint32 or uint64, or its name, or a signed type, which means the
+        unsigned one of its width; must hold `filter_freq`.
     """
 
     filter_freq: int = 0
@@ -64,27 +64,38 @@ class CBFFilter:
         check_int(self, "filter_freq", at_least=0)
         check_int(self, "max_element_size", at_least=1)
         check_number(self, "false_positive_probability", above=0, below=1)
-        types = (tf.uint8, tf.uint16, tf.uint32, tf.uint64)
-        if self.counter_type in _UNSIGNED:
-            object.__setattr__(self, "counter_type", _UNSIGNED[self.counter_type])
-        if self.counter_type not in types:
-            raise ValueError(
-                f"CBFFilter: expected counter_type to be one of {', '.join(t.name for t in types)},"
-                f" got {self.counter_type!r}"
-            )
-        if self.filter_freq > tf.as_dtype(self.counter_type).max:
+        object.__setattr__(self, "counter_type", _counter_type(self.counter_type))
+        if self.filter_freq > self.counter_type.max:
             raise ValueError(
                 f"CBFFilter: expected a counter_type that holds filter_freq={self.filter_freq}, "
-                f"got {tf.as_dtype(self.counter_type).name}"
+                f"got {self.counter_type.name}"
             )
 
     def keyed_fields(self):
+        if self.filter_freq == 0:  # then no filter has anything to count
+            return {}
         return {
             "admit_after": self.filter_freq,
             "expected_keys": self.max_element_size,
             "early_share": self.false_positive_probability,
             "counter_bits": 8 * self.counter_type.size,
         }
+
+
+def _counter_type(given):
+    """The unsigned type that a CBFFilter's `counter_type` means."""
+    try:
+        found = tf.as_dtype(given)
+    except TypeError:
+        found = None
+    found = _UNSIGNED.get(found, found)
+    types = _UNSIGNED.values()
+    if found not in types:
+        raise ValueError(
+            f"CBFFilter: expected counter_type to be one of {', '.join(t.name for t in types)}, "
+            f"got {given!r}"
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

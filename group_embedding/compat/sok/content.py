@@ -21,7 +21,7 @@ from group_embedding.ranks.sharding import (
     table_shape,
 )
 from group_embedding.types import TensorLike
-from group_embedding.variables import EmbeddingVariable, KeyedReplicas
+from group_embedding.variables import EmbeddingVariable, KeyedReplicas, to_keys
 
 
 def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
@@ -39,7 +39,8 @@ def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
         In a graph of TensorFlow 1 the op; None otherwise.
 
     Raises:
-        ValueError: values that are not [n, dim].
+        ValueError: values that are not [n, dim]; keys, or a tensor of a type, that the table's type
+            of keys does not have, or rows that are no integers.
         tf.errors.InvalidArgumentError: the same where shapes are not known before; a row outside
             its table. None has changed then.
 
@@ -52,8 +53,8 @@ def assign(var: Any, indices: TensorLike, values: TensorLike) -> Any:
     """
     variable = tf_variable(var)
     is_keyed = isinstance(variable, EmbeddingVariable)
-    indices = tf.convert_to_tensor(indices)
-    indices = tf.cast(indices, variable.key_dtype if is_keyed else tf.int64)
+    key_dtype = variable.key_dtype if is_keyed else tf.int64
+    indices = to_keys(indices, key_dtype, f"table '{name_of(var)}'")
     values = tf.cast(tf.convert_to_tensor(values), variable.dtype)
     indices, values = _checked(var, indices, values)
     spread_over = exchange_of(var)

@@ -226,7 +226,7 @@ def read_config(
             "its parts itself; leave it out"
         )
     for name, rows in (("init_capacity", init_capacity), ("max_capacity", max_capacity)):
-        if rows is not None and (isinstance(rows, bool) or int(rows) != rows or rows < 1):
+        if rows is not None and not (_is_number(rows) and rows >= 1 and rows % 1 == 0):
             raise ValueError(f"{owner}: expected {name} to be a positive int, got {rows!r}")
     ratio = 1.0 if filter_ratio is None else filter_ratio
     if not _is_number(ratio) or not 0 < ratio <= 1:

@@ -1,5 +1,6 @@
 """Options: DeepRec's names and defaults, checked when they are made."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -28,6 +29,7 @@ def test_defaults():
         (lambda: ge.CBFFilter(3), "max_element_size.*at least 1, got 0"),
         (lambda: ge.CBFFilter(3, 10), "false_positive_probability.*above 0 and below 1, got -1.0"),
         (lambda: ge.CBFFilter(3, 10, 0.1, tf.bool), "counter_type.*uint8, uint16.*got tf.bool"),
+        (lambda: ge.CBFFilter(3, 10, 0.1, "byte"), "counter_type.*uint8, uint16.*got 'byte'"),
         (lambda: ge.CBFFilter(300, 10, 0.1, tf.uint8), "counter_type that holds filter_freq=300"),
         (lambda: ge.ProbabilityFilter(0), "probability.*above 0, got 0"),
         (lambda: ge.ProbabilityFilter(1.5), "probability from 1e-6 to 1, got 1.5"),
@@ -45,6 +47,17 @@ def test_defaults():
 def test_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("counter_type", ["uint8", "int8", np.uint8, np.dtype("int8"), tf.uint8])
+def test_counters_by_the_name_of_their_type(counter_type):
+    option = ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(3, 100, 0.01, counter_type))
+    assert option.to_keyed_options().counter_bits == 8
+
+
+def test_a_filter_that_asks_for_no_training_is_no_filter():
+    option = ge.EmbeddingVariableOption(filter_option=ge.CBFFilter(0, 100, 0.01, tf.uint8))
+    assert option.to_keyed_options() == ge.EmbeddingVariableOption().to_keyed_options()
 
 
 def test_no_eviction_is_an_option():

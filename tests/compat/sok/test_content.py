@@ -70,6 +70,35 @@ def test_one_process_keeps_all():
     np.testing.assert_array_equal(kept["rows, distributed"][1], values_of(np.arange(1, 8)))
 
 
+@pytest.mark.parametrize(
+    "indices, got",
+    [
+        ([5, 2**32 + 5], "got 4294967301"),
+        (np.array([2**32 + 5, 5]), "got 4294967301"),
+        (np.array([5, 1.9]), "got 1.9"),
+        ([-0.5, 5], "got -0.5"),
+        (tf.constant([1.0, 5.0]), "got a tensor of float32"),
+    ],
+    ids=str,
+)
+def test_indices_that_are_no_keys_or_rows_are_refused(indices, got):
+    # Given a table of narrow keys, and one of rows
+    keyed = sok.DynamicVariable(1, "0", name="items", key_type=tf.int32)
+    sok.assign(keyed, [1, 5], [[1.0], [5.0]])
+    rows = sok.Variable(np.zeros([9, 1], np.float32), name="small")
+
+    # When indices that are none are assigned
+    with pytest.raises(ValueError, match=f"table 'items': expected keys of int32.*{got}"):
+        sok.assign(keyed, indices, [[8.0], [9.0]])
+    of_rows = "expected rows from 0" if "429" in got else f"expected keys of int64.*{got}"
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=of_rows):
+        sok.assign(rows, indices, [[8.0], [9.0]])
+
+    # Then nothing has changed
+    assert [part.numpy().ravel().tolist() for part in sok.export(keyed)] == [[1, 5], [1.0, 5.0]]
+    np.testing.assert_array_equal(rows, np.zeros([9, 1]))
+
+
 @pytest.mark.parametrize("row", [-1, 3])
 def test_a_row_outside_its_table_is_refused_and_nothing_changes(row):
     table = sok.Variable(np.zeros([3, 2], np.float32), name="small")

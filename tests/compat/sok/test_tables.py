@@ -104,6 +104,9 @@ def test_it_starts_at_random_when_nothing_else_is_said(initializer):
         ({"dimension": 2, "var_type": "ssd"}, "var_type None, 'hbm' or 'hybrid'"),
         ({"dimension": 2, "max_load_factor": 0.5}, "no max_load_factor, as a table grows"),
         ({"dimension": 2, "max_capacity": 0}, "max_capacity to be a positive int, got 0"),
+        ({"dimension": 2, "max_capacity": float("nan")}, "max_capacity to be .*, got nan"),
+        ({"dimension": 2, "init_capacity": float("inf")}, "init_capacity to be .*, got inf"),
+        ({"dimension": 2, "max_capacity": [3]}, r"max_capacity to be .*, got \[3\]"),
         ({"dimension": 2, "filter_ratio": 1.5}, "filter_ratio above 0, at most 1, got 1.5"),
     ],
 )
