@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from group_embedding.config import SLOT_DTYPES, TABLE_DTYPES, check_choice
+from group_embedding.config import TABLE_DTYPES, check_slot_dtype
 from group_embedding.ranks.sharding.replica_tables import parts_of
 from group_embedding.ranks.sharding.sharded_table import SAVED_DTYPE
 from group_embedding.variables import EmbeddingVariable
@@ -55,7 +55,7 @@ def set_slot_dtype(table: Any, slot_dtype: str | tf.DType) -> None:
     if not isinstance(variable, tf.Variable):
         raise TypeError(f"set_slot_dtype: expected a variable, got {table!r}")
     owner, dtype = f"table '{_name(variable)}'", tf.as_dtype(variable.dtype).base_dtype
-    chosen = check_choice(owner, "slot_dtype", getattr(slot_dtype, "name", slot_dtype), SLOT_DTYPES)
+    chosen = check_slot_dtype(owner, slot_dtype)
     if variable.shape.rank != 2 or dtype.name not in TABLE_DTYPES:
         raise ValueError(
             f"{owner}: expected a variable of shape [rows, dim] in {', '.join(TABLE_DTYPES)}, got "
@@ -138,10 +138,15 @@ def check_gradients(grads_and_vars: Any) -> None:
         if (dtype := slot_dtype_of(variable)) is not None:
             raise TypeError(
                 f"table '{_name(_inner(variable))}': expected a gradient of rows, as "
-                f"IndexedSlices, as slot_dtype='{dtype.name}' is given, got {gradient!r}; look the "
-                "table up by ids alone, without tf.while_loop and without Keras 3's "
-                "gradient_accumulation_steps"
+                f"IndexedSlices, as slot_dtype='{dtype.name}' is given, got "
+                f"{described(gradient)}; look the table up by ids alone, without tf.while_loop and "
+                "without Keras 3's gradient_accumulation_steps"
             )
+
+
+def described(gradient: Any) -> str:
+    """A dense gradient in words, without its values."""
+    return f"a dense one of shape {gradient.shape} in {gradient.dtype.name}"
 
 
 def check_slots(variable: Any, slots: Any) -> None:

@@ -269,10 +269,24 @@ def test_other_optimizers_are_refused_by_name(make, words):
     Trained(make(), "float32", "wide").train([np.arange(3)])
 
 
-@pytest.mark.parametrize("slot_dtype", ["float16", tf.bfloat16, "half"])
+@pytest.mark.parametrize("slot_dtype", ["float16", tf.float16, "half"])
 def test_other_types_are_refused(slot_dtype):
     with pytest.raises(ValueError, match="slot_dtype to be one of 'float32', 'bfloat16'"):
         ge.keyed_table("user", DIM, slot_dtype=slot_dtype)
+
+
+@pytest.mark.parametrize("slot_dtype", ["bfloat16", tf.bfloat16])
+def test_a_type_is_taken_as_its_name(slot_dtype):
+    # Given options of a type of slots, or of its name
+    options = ge.KeyedOptions(slot_dtype=slot_dtype)
+
+    # When tables are made of it
+    table = ge.keyed_table("user", DIM, slot_dtype=slot_dtype)
+    other = ge.get_embedding_variable("item", DIM, ev_option=options)
+
+    # Then both have it
+    assert options.slot_dtype == "bfloat16"
+    assert [table.slot_dtype, other.slot_dtype] == [tf.bfloat16] * 2
 
 
 def test_an_optimizer_without_slots_trains_such_a_table():
