@@ -32,9 +32,10 @@ def set_slot_dtype(table: Any, slot_dtype: str | tf.DType) -> None:
         table: a `tf.Variable` or a variable of Keras, of shape [rows, dim], in float32, float16 or
             bfloat16.
         slot_dtype: "float32"; or "bfloat16", which halves the memory of slots beside rows in
-            float32: those of Adam without amsgrad, Adagrad, `RowwiseAdam` and `RowwiseAdagrad`, by
-            `wrap`. They are rounded up or down at random, the nearer the likelier, by the
-            optimizer's `stochastic_rounding_seed`, or 0.
+            float32: those of Adam without amsgrad (`LazyAdam`, Keras's AdamW, `AdamAsyncOptimizer`
+            too), Adagrad, `RowwiseAdam` and `RowwiseAdagrad`, by `wrap`. They are rounded up or
+            down at random, the nearer the likelier, by the optimizer's `stochastic_rounding_seed`,
+            or 0.
 
     Raises:
         TypeError: the table is an EmbeddingVariable, which has an option for it, or no variable.

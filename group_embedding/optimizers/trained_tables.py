@@ -187,9 +187,10 @@ def _check_slots(name, tables, spec):
         if not rounds_slots(table.variable):
             continue
         raise ValueError(
-            f"table '{table.variable.name.partition(':')[0]}': expected Adam without amsgrad, "
-            "Adagrad, RowwiseAdam or RowwiseAdagrad, as slot_dtype='bfloat16' is given, got "
-            f"optimizer '{name}' of rule '{spec.rule}'{' with amsgrad' if has_maximum else ''}; "
+            f"table '{table.variable.name.partition(':')[0]}': expected Adam, LazyAdam or Keras's "
+            "AdamW without amsgrad, AdamAsyncOptimizer without apply_sparse_rmsprop, Adagrad, "
+            "RowwiseAdam or RowwiseAdagrad, as slot_dtype='bfloat16' is given, got optimizer "
+            f"'{name}' of rule '{spec.rule}'{' with amsgrad' if has_maximum else ''}; "
             "make the table with slot_dtype='float32'"
         )
 
