@@ -131,8 +131,8 @@ class TableConfig:
             raise TypeError(f"{owner}: expected trainable to be a bool, got {self.trainable!r}")
 
     def _check_slot_dtype(self, owner):
-        slot_dtype = getattr(self.slot_dtype, "name", self.slot_dtype)
-        _freeze(self, "slot_dtype", check_choice(owner, "slot_dtype", slot_dtype, SLOT_DTYPES))
+        slot_dtype = check_slot_dtype(owner, self.slot_dtype)
+        _freeze(self, "slot_dtype", slot_dtype)
         if self.num_rows is None:
             raise ValueError(
                 f"{owner}: expected slot_dtype=None, as num_rows=None, got {slot_dtype!r}; a table "
@@ -221,6 +221,11 @@ def check_choice(owner, attribute, value, choices):
         expected = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{owner}: expected {attribute} to be one of {expected}, got {value!r}")
     return value
+
+
+def check_slot_dtype(owner, slot_dtype):
+    """Returns the name of a type that slots can have; raises ValueError of any other."""
+    return check_choice(owner, "slot_dtype", getattr(slot_dtype, "name", slot_dtype), SLOT_DTYPES)
 
 
 def check_int(owner, attribute, value, at_least, at_most=2**63 - 1):

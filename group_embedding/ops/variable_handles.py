@@ -21,6 +21,7 @@ other tensors of the function stand for variables of a pack.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import weakref
 from collections.abc import Iterator, Sequence
@@ -38,8 +39,10 @@ _PACK_OP = "GroupEmbedding>PackHandles"
 # {the ids of handles: the tensor of all}; it lives as long as a function that captured it.
 _known_packs: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 # {the id of such a tensor: its handles}. They are no attribute of it: TensorFlow 2.15 never frees
-# attributes of eager tensors, and tables would live as long as the process.
+# attributes of eager tensors, and tables would live as long as the process. Finalizers remove them;
+# at exit, when finalizers run no more, all go, so that tables free their memory and files.
 _handles_of: dict[int, tuple[tf.Tensor, ...]] = {}
+atexit.register(_handles_of.clear)
 
 
 @dataclasses.dataclass

@@ -6,6 +6,7 @@ TensorFlow, a class for tf.compat.v1.train, and the public function that makes o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -67,7 +68,7 @@ class OwnKeras(_WrappedKeras, _KerasWholeVariables):  # type: ignore[valid-type,
         self._ge_settings = Settings(skip_nonfinite, stochastic_rounding_seed)
 
     def get_config(self):
-        config = {**super().get_config(), **self._ge_settings._asdict()}
+        config = {**super().get_config(), **dataclasses.asdict(self._ge_settings)}
         config.pop("amsgrad", None)  # no rule here has it
         return config
 
@@ -106,7 +107,7 @@ def make_own(keras_class, v1_class, skip_nonfinite, stochastic_rounding_seed, **
     """Makes an optimizer of one of two classes: of the second in a graph of TensorFlow 1."""
     settings = Settings(skip_nonfinite, stochastic_rounding_seed)
     if not in_v1_graph():
-        return keras_class(**arguments, **settings._asdict())
+        return keras_class(**arguments, **dataclasses.asdict(settings))
     optimizer = v1_class(**arguments)
     optimizer._ge_settings = settings
     return optimizer

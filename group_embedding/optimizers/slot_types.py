@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from group_embedding.config import SLOT_DTYPES, TABLE_DTYPES, check_choice
+from group_embedding.config import TABLE_DTYPES, check_slot_dtype
 from group_embedding.ranks.sharding.replica_tables import parts_of
 from group_embedding.ranks.sharding.sharded_table import SAVED_DTYPE
 from group_embedding.variables import EmbeddingVariable
@@ -32,9 +32,10 @@ def set_slot_dtype(table: Any, slot_dtype: str | tf.DType) -> None:
         table: a `tf.Variable` or a variable of Keras, of shape [rows, dim], in float32, float16 or
             bfloat16.
         slot_dtype: "float32"; or "bfloat16", which halves the memory of slots beside rows in
-            float32: those of Adam without amsgrad, Adagrad, `RowwiseAdam` and `RowwiseAdagrad`, by
-            `wrap`. They are rounded up or down at random, the nearer the likelier, by the
-            optimizer's `stochastic_rounding_seed`, or 0.
+            float32: those of Adam without amsgrad (`LazyAdam`, Keras's AdamW, `AdamAsyncOptimizer`
+            too), Adagrad, `RowwiseAdam` and `RowwiseAdagrad`, by `wrap`. They are rounded up or
+            down at random, the nearer the likelier, by the optimizer's `stochastic_rounding_seed`,
+            or 0.
 
     Raises:
         TypeError: the table is an EmbeddingVariable, which has an option for it, or no variable.
@@ -55,7 +56,7 @@ def set_slot_dtype(table: Any, slot_dtype: str | tf.DType) -> None:
     if not isinstance(variable, tf.Variable):
         raise TypeError(f"set_slot_dtype: expected a variable, got {table!r}")
     owner, dtype = f"table '{_name(variable)}'", tf.as_dtype(variable.dtype).base_dtype
-    chosen = check_choice(owner, "slot_dtype", getattr(slot_dtype, "name", slot_dtype), SLOT_DTYPES)
+    chosen = check_slot_dtype(owner, slot_dtype)
     if variable.shape.rank != 2 or dtype.name not in TABLE_DTYPES:
         raise ValueError(
             f"{owner}: expected a variable of shape [rows, dim] in {', '.join(TABLE_DTYPES)}, got "
@@ -138,10 +139,15 @@ def check_gradients(grads_and_vars: Any) -> None:
         if (dtype := slot_dtype_of(variable)) is not None:
             raise TypeError(
                 f"table '{_name(_inner(variable))}': expected a gradient of rows, as "
-                f"IndexedSlices, as slot_dtype='{dtype.name}' is given, got {gradient!r}; look the "
-                "table up by ids alone, without tf.while_loop and without Keras 3's "
-                "gradient_accumulation_steps"
+                f"IndexedSlices, as slot_dtype='{dtype.name}' is given, got "
+                f"{described(gradient)}; look the table up by ids alone, without tf.while_loop and "
+                "without Keras 3's gradient_accumulation_steps"
             )
+
+
+def described(gradient: Any) -> str:
+    """A dense gradient in words, without its values."""
+    return f"a dense one of shape {gradient.shape} in {gradient.dtype.name}"
 
 
 def check_slots(variable: Any, slots: Any) -> None:

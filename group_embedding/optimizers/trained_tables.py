@@ -1,10 +1,11 @@
 """The update of tables: all that were looked up in one group in one op, all others in another."""
 
+import dataclasses
 from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
-from group_embedding.config import TABLE_DTYPES
+from group_embedding.config import TABLE_DTYPES, check_int
 from group_embedding.lookups.lookup_table import tf_variable, variable_of_all
 from group_embedding.ops.deferred import defer_structure, is_deferring
 from group_embedding.ops.group_update import (
@@ -24,6 +25,7 @@ from group_embedding.optimizers.rules import ROW_RULES, SMALL_SLOT_RULES
 from group_embedding.optimizers.slot_types import (
     check_gradients,
     check_slots,
+    described,
     let_train,
     rounds_slots,
 )
@@ -33,11 +35,18 @@ from group_embedding.variables import EmbeddingVariable
 from group_embedding.variables.steps import count_step
 
 
-class Settings(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Settings:
     """The arguments of `wrap`."""
 
     skip_nonfinite: bool = False
     stochastic_rounding_seed: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        seed = self.stochastic_rounding_seed
+        if seed is not None:
+            seed = check_int("optimizer", "stochastic_rounding_seed", seed, at_least=-(2**63))
+            object.__setattr__(self, "stochastic_rounding_seed", seed)
 
 
 class Table(NamedTuple):
@@ -73,7 +82,7 @@ def check_keyed(grads_and_vars):
         if gradient is not None:
             raise TypeError(
                 f"table '{variable.name.partition(':')[0]}': expected a gradient of rows, as "
-                f"IndexedSlices, got {gradient!r}; tf.while_loop and Keras 3's "
+                f"IndexedSlices, got {described(gradient)}; tf.while_loop and Keras 3's "
                 "gradient_accumulation_steps make gradients dense, which an EmbeddingVariable "
                 "cannot have"
             )
@@ -178,9 +187,10 @@ def _check_slots(name, tables, spec):
         if not rounds_slots(table.variable):
             continue
         raise ValueError(
-            f"table '{table.variable.name.partition(':')[0]}': expected Adam without amsgrad, "
-            "Adagrad, RowwiseAdam or RowwiseAdagrad, as slot_dtype='bfloat16' is given, got "
-            f"optimizer '{name}' of rule '{spec.rule}'{' with amsgrad' if has_maximum else ''}; "
+            f"table '{table.variable.name.partition(':')[0]}': expected Adam, LazyAdam or Keras's "
+            "AdamW without amsgrad, AdamAsyncOptimizer without apply_sparse_rmsprop, Adagrad, "
+            "RowwiseAdam or RowwiseAdagrad, as slot_dtype='bfloat16' is given, got optimizer "
+            f"'{name}' of rule '{spec.rule}'{' with amsgrad' if has_maximum else ''}; "
             "make the table with slot_dtype='float32'"
         )
 

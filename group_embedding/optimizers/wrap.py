@@ -99,8 +99,8 @@ def wrap(
         skip_nonfinite: leave all tables as they are in a step in which a gradient of any of them,
             or of a lookup's output, is infinite or NaN. Other variables are not asked.
         stochastic_rounding_seed: None: rows in float16 and bfloat16 are rounded to nearest. An
-            integer: up or down at random, the nearer the likelier, so that updates below half a
-            unit count on average; the same seed gives the same bits.
+            integer of 64 bits: up or down at random, the nearer the likelier, so that updates below
+            half a unit count on average; the same seed gives the same bits.
 
     Returns:
         `optimizer`; of a string, the optimizer that it names.

@@ -26,6 +26,7 @@ from group_embedding.ranks.simulate import (
     StepTime,
     TableOfModel,
     TracedIds,
+    network_of,
     step_time,
 )
 from group_embedding.variables import to_keyed_options
@@ -147,6 +148,7 @@ def plan(
             check_not_negative(_OWNER, name, time)
     if machine not in MACHINES:
         raise ValueError(f"machine: expected one of {', '.join(sorted(MACHINES))}, got {machine!r}")
+    network = network_of(network)
     features = features_as_trained(model, dtype)
     configs = {feature.table.name: feature.table for feature in features}
     _check_hbm(hbm, configs)

@@ -29,7 +29,16 @@ from group_embedding.planning.plan_tables import plan_tables
 from group_embedding.planning.sample import read_sample
 from group_embedding.ranks.exchange.active import current
 from group_embedding.ranks.exchange.gather_strings import gather_text
-from group_embedding.ranks.simulate import CPU, MACHINES, Job, Network, StepTime, cpu_of, step_time
+from group_embedding.ranks.simulate import (
+    CPU,
+    MACHINES,
+    Job,
+    Network,
+    StepTime,
+    cpu_of,
+    network_of,
+    step_time,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +156,7 @@ def place_tables(
     """
     ranks, hosts = _job_of(ranks, hosts, dry_run)
     _check(whole_bytes, machine, cores)
+    network = network_of(network)
     features, optimizer = features_as_trained(model, dtype), optimizer or optimizer_of(model)
     sample = read_sample(batches, features, leaves_out_invalid(model))
     # Over ranks, of which the plan counts all rows.
@@ -171,7 +181,7 @@ def place_tables(
     speeds = cpu_of(cores) if machine == CPU.name else MACHINES[machine]
     names = [feature.table.name for feature in features]
     placed = _with_placements(features_of(model), names, words)
-    found = _placed(placed, chooser, words, job, speeds, network or Network())
+    found = _placed(placed, chooser, words, job, speeds, network)
     if dry_run or current().rank == 0:
         print(found)
     return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from group_embedding.annotations import Initializer
-from group_embedding.config import SLOT_DTYPES, check_choice, check_int, check_number
+from group_embedding.config import check_choice, check_int, check_number, check_slot_dtype
 
 # {tiers, the fastest first: the word by which the ops know this storage}
 STORAGES = {
@@ -182,7 +182,7 @@ class KeyedOptions:
         value = self.value_before_admission
         check_number(_OWNER, "value_before_admission", value, -_ABOVE_FLOAT32, _ABOVE_FLOAT32)
         if self.slot_dtype is not None:
-            check_choice(_OWNER, "slot_dtype", self.slot_dtype, SLOT_DTYPES)
+            self._set(slot_dtype=check_slot_dtype(_OWNER, self.slot_dtype))
 
     def _check_admission(self):
         self._set_int("admit_after", at_least=0, at_most=_MAX_COUNT)

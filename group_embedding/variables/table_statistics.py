@@ -48,7 +48,9 @@ class TableStatistics:
             samples: 512 batches, on a GPU 2,048, see all parts. None: no sample had an id yet.
         oldest_steps: for how many steps the key that was not trained for longest was not; in steps
             alone, not in minutes. At most 65,536 rows in memory are looked at, evenly spaced, and
-            1,024 on disk, in 64 runs of successive keys; -1: none of their keys has a step.
+            1,024 on disk, in 64 runs of successive keys; -1: none of these keys has a step.
+            Only tables with `evict_after_steps` or a budget note the steps in which keys are
+            trained.
         wait_seconds: for which lookups waited while keys were looked for on disk and their rows
             came to memory. Rows that a GPU reads from host memory are not in it.
     """

@@ -3,6 +3,8 @@
 import functools
 import gc
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -243,6 +245,39 @@ def test_tables_go_with_their_pack(tmp_path):
     # And when nobody has the pack, Then they are gone
     del pack
     gc.collect()
+    assert os.listdir(tmp_path) == []
+
+
+# Trains three tables, packed by a function that lives until the program ends.
+PROGRAM_WITH_A_PACK = """
+import os, sys
+import tensorflow as tf
+import group_embedding as ge
+
+options = {"tiers": ["dram", "disk"], "tier_bytes": [1 << 16], "disk_folder": sys.argv[1]}
+tables = [ge.keyed_table(f"on_disk_{i}", 4, **options) for i in range(3)]
+optimizer = ge.optimizers.wrap(tf.keras.optimizers.Adagrad(0.1))
+
+@tf.function
+def step(ids):
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(rows**2) for rows in ge.lookup(tables, [ids] * 3)])
+    optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+
+step(tf.range(9, dtype=tf.int64))
+print(len(os.listdir(sys.argv[1])))
+"""
+
+
+def test_tables_with_a_pack_go_when_their_program_ends(tmp_path):
+    # Given a program with three tables, which have folders of their own, and a pack of them
+    command = [sys.executable, "-c", PROGRAM_WITH_A_PACK, str(tmp_path)]
+
+    # When the program ends
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    # Then it had the folders, and they are gone
+    assert run.stdout.split() == ["3"]
     assert os.listdir(tmp_path) == []
 
 

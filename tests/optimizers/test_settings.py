@@ -1,5 +1,7 @@
 """Steps that are skipped, and rows in 16 bits."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,6 +87,39 @@ def test_stochastic_rounding_keeps_small_updates(traced):
     assert abs(rounded.mean() - (1 + 16 * 2.0**-10)) < 1e-3
     np.testing.assert_array_equal(rounded, again)
     assert (rounded != other).any()
+
+
+@pytest.mark.parametrize("seed", ["a", 2**63, -(2**63) - 1, 1.5, True])
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "v1"])
+def test_a_seed_that_is_no_int_of_64_bits(seed, graph):
+    # Given all that take a seed, in eager code or in a graph of TensorFlow 1
+    own = ge.optimizers
+    stock = tf.compat.v1.train.AdamOptimizer if graph else tf.keras.optimizers.Adam
+    makers = [lambda **given: own.wrap(stock(), **given), own.LazyAdam, own.Lamb, own.RowwiseAdam,
+              own.RowwiseAdagrad]  # fmt: skip
+
+    # When they are given another one
+    for make in makers:
+        scope = tf.Graph().as_default() if graph else contextlib.nullcontext()
+        with scope, pytest.raises(ValueError) as raised:
+            make(stochastic_rounding_seed=seed)
+
+        # Then the error names the argument and what was given
+        assert "stochastic_rounding_seed to be an int of at least -9223" in str(raised.value)
+        assert str(raised.value).endswith(f"got {seed!r}")
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, np.int32(7), 2**63 - 1])
+def test_the_last_seeds(seed):
+    # Given a table in 16 bits, and an optimizer with a seed
+    table = tf.Variable(tf.ones([200, 8], tf.bfloat16))
+    sgd = ge.optimizers.wrap(tf.keras.optimizers.SGD(2.0**-10), stochastic_rounding_seed=seed)
+
+    # When it trains the table by less than half a unit
+    sgd.apply_gradients([(tf.IndexedSlices(-tf.ones([200, 8], tf.bfloat16), range(200)), table)])
+
+    # Then some numbers have moved
+    assert 0 < (table.numpy() != 1).sum() < 200
 
 
 def test_stochastic_rounding_in_a_session():

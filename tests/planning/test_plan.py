@@ -418,6 +418,8 @@ BATCHES = [{"user": [1, 2]}]
         ({"samples": "x"}, "expected samples to be an int of at least 1, got 'x'"),
         ({"hbm": 0}, "expected hbm to be an int of at least 1, got 0"),
         ({"hbm": "4GB"}, "expected hbm to be an int of at least 1, got '4GB'"),
+        ({"network": 5}, "network: expected a ge.simulate.Network or None, got 5"),
+        ({"network": ge.simulate.Network, "hbm": 9}, "network: expected a .* or None, got <class"),
         ({"machine": "a100"}, "machine: expected one of h100"),
         ({"through": "x"}, "through: expected one of peer_memory, nccl, got 'x'"),
         ({"ranks_of_host": 0}, "expected ranks_of_host to be an int of at least 1, got 0"),

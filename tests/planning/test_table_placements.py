@@ -276,6 +276,7 @@ def test_one_process_has_all_rows(capsys):
         ({"ranks": 4, "hosts": "2"}, "expected hosts to be an int of at least 1, got '2'"),
         ({"ranks": 2, "hosts": 3}, "hosts: expected at most one for each of 2 ranks, got 3"),
         ({"machine": "a100"}, "machine: expected one of cpu, h100, h200, got 'a100'"),
+        ({"network": 5}, "network: expected a ge.simulate.Network or None, got 5"),
         ({"cores": 0}, "ge.place_tables: expected cores to be an int of at least 1, got 0"),
         ({"whole_bytes": -1}, "expected whole_bytes to be 0 or more, got -1"),
         ({"whole_bytes": "16 KiB"}, "expected whole_bytes to be a finite number, got '16 KiB'"),

@@ -257,6 +257,11 @@ def test_changes_in_bfloat16_after_a_full_save_in_float32(tmp_path):
         (lambda: ge.optimizers.wrap(KERAS.RMSprop(0.1)), "rule 'rmsprop'"),
         (lambda: ge.optimizers.wrap(KERAS.SGD(0.1, momentum=0.9)), "rule 'keras_momentum'"),
         (lambda: ge.optimizers.Lamb(0.1), "rule 'lamb'"),
+        (lambda: ge.optimizers.AdamWOptimizer(0.1), "Keras's AdamW.*'AdamW' of rule 'adamw'"),
+        (
+            lambda: ge.optimizers.AdamAsyncOptimizer(0.1, apply_sparse_rmsprop=True),
+            "AdamAsyncOptimizer without apply_sparse_rmsprop.*rule 'rmsprop'",
+        ),
     ],
 )
 def test_other_optimizers_are_refused_by_name(make, words):
@@ -269,15 +274,51 @@ def test_other_optimizers_are_refused_by_name(make, words):
     Trained(make(), "float32", "wide").train([np.arange(3)])
 
 
-@pytest.mark.parametrize("slot_dtype", ["float16", tf.bfloat16, "half"])
+@pytest.mark.parametrize("slot_dtype", ["float16", tf.float16, "half"])
 def test_other_types_are_refused(slot_dtype):
     with pytest.raises(ValueError, match="slot_dtype to be one of 'float32', 'bfloat16'"):
         ge.keyed_table("user", DIM, slot_dtype=slot_dtype)
 
 
+@pytest.mark.parametrize("slot_dtype", ["bfloat16", tf.bfloat16])
+def test_a_type_is_taken_as_its_name(slot_dtype):
+    # Given options of a type of slots, or of its name
+    options = ge.KeyedOptions(slot_dtype=slot_dtype)
+
+    # When tables are made of it
+    table = ge.keyed_table("user", DIM, slot_dtype=slot_dtype)
+    other = ge.get_embedding_variable("item", DIM, ev_option=options)
+
+    # Then both have it
+    assert options.slot_dtype == "bfloat16"
+    assert [table.slot_dtype, other.slot_dtype] == [tf.bfloat16] * 2
+
+
 def test_an_optimizer_without_slots_trains_such_a_table():
     model = Trained(ge.optimizers.wrap(KERAS.SGD(0.1))).train(batches())
     assert int(model.table.total_count()) == len(np.unique(batches()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ge.optimizers.wrap(KERAS.AdamW(0.1)),
+        lambda: ge.optimizers.AdamAsyncOptimizer(0.1),
+    ],
+    ids=["AdamW", "AdamAsync"],
+)
+def test_others_of_adams_rule_train_such_a_table(make):
+    # Given a table with slots in bfloat16, and one with slots in the rows' type
+    keys = [np.arange(1000)]
+
+    # When one of these optimizers trains both
+    halved, stock = (Trained(make(), dtype).train(keys) for dtype in ("bfloat16", "float32"))
+
+    # Then the first has the fewer bytes, of two slots, and its rows have moved alike
+    saved = int(stock.table.memory_bytes()) - int(halved.table.memory_bytes())
+    assert saved >= 2 * 2 * DIM * 1000
+    rows = [ge.lookup([one.table], [tf.range(1000)])[0] for one in (halved, stock)]
+    np.testing.assert_allclose(*rows, atol=0.01)
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])

@@ -1,6 +1,13 @@
 """The time of a step over many ranks, computed from bytes and recorded speeds."""
 
-from group_embedding.ranks.simulate.machines import CPU, MACHINES, Machine, Network, cpu_of
+from group_embedding.ranks.simulate.machines import (
+    CPU,
+    MACHINES,
+    Machine,
+    Network,
+    cpu_of,
+    network_of,
+)
 from group_embedding.ranks.simulate.step_time import (
     COLUMN_ROWS,
     PLACEMENTS,
@@ -35,6 +42,7 @@ __all__ = [
     "best_placement",
     "bytes_on_link",
     "cpu_of",
+    "network_of",
     "step_time",
     "traffic_of",
 ]

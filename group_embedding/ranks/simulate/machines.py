@@ -141,3 +141,10 @@ class Network:
         check_number("network", "gb_s", self.gb_s, above=0)
         for name in ("round_trip_ms", "round_trips", "message_us"):
             check_not_negative("network", name, getattr(self, name))
+
+
+def network_of(network: Network | None) -> Network:
+    """The links between hosts that an argument `network` means; ValueError of another type."""
+    if network is not None and not isinstance(network, Network):
+        raise ValueError(f"network: expected a ge.simulate.Network or None, got {network!r}")
+    return network or Network()

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from group_embedding.config import check_int, check_not_negative, nearest
-from group_embedding.ranks.simulate.machines import Machine, Network
+from group_embedding.ranks.simulate.machines import Machine, Network, network_of
 from group_embedding.ranks.simulate.unique_ids import IdSource
 
 PLACEMENTS = ("rows", "two_levels", "columns", "owner_sums")
@@ -204,7 +204,7 @@ def step_time(
     Raises:
       ValueError: the placement is none of these, or a time is not 0 or more.
     """
-    network = network or Network()
+    network = network_of(network)
     for name, time in (("dense_ms", dense_ms), ("program_ms", program_ms)):
         check_not_negative("step", name, time)
     if not isinstance(placement, str):
