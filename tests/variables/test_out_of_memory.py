@@ -263,3 +263,35 @@ def test_the_kernel_ends_no_process_whose_control_group_has_no_memory_for_a_tabl
     assert "bytes are left of the limit of the control group (raise its memory." in error
     word, *counts = saved.split()
     assert word == "saved" and min(map(int, counts)) > 100_000
+
+
+DISK = """
+import os, resource, sys
+import tensorflow as tf
+import group_embedding as ge
+
+options = {"tiers": ["dram", "disk"], "tier_bytes": [1 << 20], "disk_folder": sys.argv[1]}
+ge.keyed_table("first", 8, initializer=tf.ones_initializer()).insert([1], tf.ones([1, 8]))
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (300 << 20), resource.RLIM_INFINITY))
+for name in ("users", "items"):
+    try:
+        ge.keyed_table(name, 8, initializer=tf.ones_initializer(), **options)
+    except tf.errors.ResourceExhaustedError as error:
+        print(error.message)
+"""
+
+
+def test_a_disk_tier_says_that_it_has_no_addresses(tmp_path):
+    # Given a process with little address space, When it makes two tables with a disk
+    done = subprocess.run(
+        [sys.executable, "-c", DISK, str(tmp_path)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_ENABLE_ONEDNN_OPTS": "0"},
+        capture_output=True,
+        text=True,
+    )
+    # Then each error says which table, what it wants, what is left and what to set
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+    for name, error in zip(("users", "items"), done.stdout.strip().splitlines(), strict=True):
+        assert f"table '{name}': its disk tier wants 671088640 bytes" in error
+        assert "are left of the limit of address space (raise RLIMIT_AS" in error
