@@ -235,21 +235,6 @@ TableTime TimeOf(const std::vector<TableFileSummary>& files, bool has_changes) {
   return time;
 }
 
-// Keys that wait to be handed out do so on, but for those that the restored table has again.
-void WaitOn(const KeyedRows& waiting, EmbeddingTable* table) {
-  const size_t num_keys = waiting.keys.size();
-  std::vector<KeyInfo> infos(num_keys);
-  const Status status =
-      table->Describe(waiting.keys.data(), static_cast<int64_t>(num_keys), infos.data());
-  std::unordered_set<int64_t> back;
-  for (size_t i = 0; i < num_keys && status.ok(); ++i) {
-    if (infos[i].tier != kNoTier) back.insert(waiting.keys[i]);
-  }
-  KeyedRows kept = waiting;
-  DropRows(back, &kept);
-  table->ReturnEvicted(kept);
-}
-
 }  // namespace
 
 Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSummary>& files,
@@ -257,8 +242,8 @@ Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSumma
                        const ParallelFor& parallel_for) {
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
-  KeyedRows waiting;
-  table->TakeEvicted(&waiting);
+  KeyedRows gone;
+  table->TakeEvicted(&gone);  // the keys come back, or were never there
   table->Clear();
   table->GoOnAt(TimeOf(files, has_changes));
   Restorer restorer(how, *saved.source, table, parallel_for);
@@ -270,7 +255,6 @@ Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSumma
     }
   }
   if (status.ok()) restorer.Finish();
-  WaitOn(waiting, table);
   return status.In("table '" + table->options().name + "': ");
 }
 
