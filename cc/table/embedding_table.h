@@ -111,8 +111,8 @@ class EmbeddingTable {
   // Returns the keys that a table with a budget has evicted since the last call, with counts and
   // versions, and with values if options().budget says so. Exclusive.
   virtual void TakeEvicted(KeyedRows* /*rows*/) {}
-  // Takes back some of these. Exclusive.
-  virtual void ReturnEvicted(const KeyedRows& /*rows*/) {}
+  // Counts these as missed instead. Exclusive.
+  virtual void DropEvicted() {}
   // Sets the scores of those keys that have a row; for EvictFirst::kLowestScore. Exclusive.
   virtual Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores);
   virtual void Clear() = 0;                                         // Exclusive.

@@ -33,8 +33,8 @@ class EvictedRows {
     rows_.values.reserve(num_keys * row_bytes_);
   }
 
-  // The same of an eviction of which nobody knows yet whether any key goes: those that wait are
-  // missed once one does.
+  // An eviction begins in which perhaps no key goes. Where more than `most` wait once one goes,
+  // those that wait are missed.
   void MakePlaceOnceAnyGoes(int64_t most) {
     std::lock_guard<std::mutex> lock(mutex_);
     most_at_next_ = most;
@@ -62,11 +62,10 @@ class EvictedRows {
     }
   }
 
-  // Keys that were taken wait again.
-  void Return(const KeyedRows& rows) {
-    for (size_t i = 0; i < rows.keys.size(); ++i) {
-      Add(rows.keys[i], rows.counts[i], rows.versions[i], rows.values.data() + i * row_bytes_);
-    }
+  // All that wait are missed.
+  void Drop() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    MissBeyond(-1);
   }
 
   KeyedRows Take() {

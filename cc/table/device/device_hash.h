@@ -75,7 +75,7 @@ class DeviceHash : public EmbeddingTable {
   void SetAdmissionState(const AdmissionState& state) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   void TakeEvicted(KeyedRows* rows) override;
-  void ReturnEvicted(const KeyedRows& rows) override;
+  void DropEvicted() override;
   void CountWithoutPlace(int64_t num_keys) override;
   BudgetCounts budget_counts() const override;
   UseCounts use_counts() const override;

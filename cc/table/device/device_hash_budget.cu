@@ -130,9 +130,11 @@ void DeviceHash::TakeEvicted(KeyedRows* rows) {
   *rows = budget_->handed_out()->Take();
 }
 
-void DeviceHash::ReturnEvicted(const KeyedRows& rows) {
+void DeviceHash::DropEvicted() {
   if (budget_ == nullptr || budget_->handed_out() == nullptr) return;
-  budget_->handed_out()->Return(rows);
+  const Alone alone(*this);
+  ReadEvicted();
+  budget_->handed_out()->Drop();
 }
 
 void DeviceHash::MakePlaceForEvicted(int64_t num_keys) {

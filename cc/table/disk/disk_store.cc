@@ -223,8 +223,8 @@ class RocksdbStore : public DiskStore {
 
  private:
   static constexpr int64_t kGetAtOnce = 256, kSampledRuns = 64;
-  // Where address space is limited: a thread takes 8 MB of it, and 128 MB for what it allocates.
-  // RocksDB ends a process in which its threads cannot start.
+  // Where address space is limited: a thread takes 8 MB of it, and 128 MB for what the thread
+  // allocates. RocksDB ends a process in which its threads cannot start.
   static constexpr int64_t kLeastAddresses = int64_t{640} << 20;
 
   std::string Where() const { return "table '" + table_ + "', disk tier in '" + path() + "': "; }
@@ -240,10 +240,10 @@ class RocksdbStore : public DiskStore {
     api_.write(db_.get(), write_.get(), batch, &message);
     if (message != nullptr) {
       return Where() + TakeMessage(api_, message) +
-             "; is the disk full? RocksDB writes no more from then on: save the table, give the "
-             "disk "
-             "space or name a folder on another (disk_folder, or storage_path of a StorageOption), "
-             "and restore it in a new process";
+             "; is the disk full? RocksDB writes no more from then on: save the table, free space "
+             "or "
+             "name a folder on another disk (disk_folder, or storage_path of a StorageOption), and "
+             "restore it in a new process";
     }
     num_keys_.fetch_add(more_keys, std::memory_order_relaxed);
     return {};

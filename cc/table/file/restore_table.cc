@@ -242,8 +242,7 @@ Status RestoreVerified(const SavedTable& saved, const std::vector<TableFileSumma
                        const ParallelFor& parallel_for) {
   const bool has_changes =
       std::any_of(files.begin(), files.end(), [](auto& file) { return file.header.changes_only; });
-  KeyedRows gone;
-  table->TakeEvicted(&gone);  // the keys come back, or were never there
+  table->DropEvicted();  // keys of what was, which a restored table is not
   table->Clear();
   table->GoOnAt(TimeOf(files, has_changes));
   Restorer restorer(how, *saved.source, table, parallel_for);

@@ -155,7 +155,7 @@ class HostShards : public EmbeddingTable, public HostTable {
   BudgetCounts budget_counts() const override;
   UseCounts use_counts() const override;
   void TakeEvicted(KeyedRows* rows) override;
-  void ReturnEvicted(const KeyedRows& rows) override;
+  void DropEvicted() override;
   void CountWithoutPlace(int64_t num_keys) override;
   Status SetScores(const int64_t* keys, int64_t num_keys, const float* scores) override;
   Status Slot(const SlotOptions& slot, void** array) override;
@@ -242,10 +242,10 @@ class HostShards : public EmbeddingTable, public HostTable {
   Status ShrinkFor(const SlotOptions& slot);
   void CountCounted();
   void HandOut(const std::vector<EvictionCandidate>& lowest);
-  // Evictions begin: see EvictedRows.
+  // An eviction begins, of so many keys or of perhaps none: see EvictedRows.
   void MakePlaceForEvicted(int64_t num_keys);
   void MakePlaceOnceAnyGoes();
-  int64_t MostHandedOut();
+  int64_t MostHandedOut();  // how many keys may wait to be taken
 
   mutable RowStore store_;
   BloomCounters bloom_;

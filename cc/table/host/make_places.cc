@@ -149,8 +149,8 @@ void HostShards::TakeEvicted(KeyedRows* rows) {
   if (evicted() != nullptr) *rows = evicted()->Take();
 }
 
-void HostShards::ReturnEvicted(const KeyedRows& rows) {
-  if (evicted() != nullptr) evicted()->Return(rows);
+void HostShards::DropEvicted() {
+  if (evicted() != nullptr) evicted()->Drop();
 }
 
 Status HostShards::SetScores(const int64_t* keys, int64_t num_keys, const float* scores) {
