@@ -101,9 +101,9 @@ def plan(
 
     The time of a step is that of `ge.simulate` with tables at their placements and rows of their
     types; a table of one rank counts as if each rank had one like it. Keys are searched for, and
-    rows in host memory below a GPU's cross the bus. Reads of the disk, prefetched rows, the eviction
-    of keys, and that tables without GPU memory are looked up by the host, are not in it. It was within 16% of recorded steps on one GPU, and within
-    20% on two and four.
+    rows in host memory below a GPU's cross the bus. Not in it are reads of the disk, prefetched
+    rows, the eviction of keys, and the host's work on tables without GPU memory, which count as if
+    they had it. It was within 16% of recorded steps on one GPU, and within 20% on two and four.
 
     Args:
         model: a Keras model or a `GroupEmbedding`, built or not, or a list of FeatureConfigs.

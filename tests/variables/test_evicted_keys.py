@@ -85,6 +85,29 @@ def test_keys_wait_on_where_nothing_else_goes(tiers, how, tmp_path):
         assert int(table.budget_counts().missed) == 0
 
 
+def test_a_restore_counts_keys_that_wait_as_missed(tmp_path):
+    # Given two tables, keys that went with a save and wait, and others that went after it
+    tables = [make(name, max_keys=256, evict_after_steps=2) for name in ("users", "items")]
+    saved = tf.train.Checkpoint(tables=tables)
+    for step in range(5):
+        for table in tables:
+            table.step = step + 1
+            insert(table, 8 * step, step)
+    path = saved.save(str(tmp_path / "saved"))
+    for table in tables:
+        table.step = 6
+        assert int(table.evict()) == 8
+
+    # When that save is restored
+    saved.restore(path)
+
+    # Then the tables are those that were saved, and none waits
+    for table in tables:
+        assert sorted(table.export().keys.numpy()) == list(range(24, 40))
+        assert int(table.budget_counts().missed) == 32
+    assert ge.hand_out_evicted(tables, Taken()) == 0
+
+
 @pytest.mark.parametrize(
     "key_dtype, dtype, written",
     [

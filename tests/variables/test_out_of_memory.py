@@ -156,9 +156,7 @@ print(error.replace(chr(10), " "), flush=True)
 num_keys = [int(table.total_count()) for table in tables]
 row_bytes = 2 * 4 * DIM + 16  # with its slot and what is kept of it
 print(sum(num_keys) * row_bytes / (MEGABYTES << 20), flush=True)
-more = 64 << 20  # for what follows
-resource.setrlimit(resource.RLIMIT_AS, (taken() + more, resource.RLIM_INFINITY))
-for table in tables:  # whole, trains known keys, and saves
+for table in tables:  # whole, trains known keys, and saves, for the first time
     before = train(table, np.arange(100))
     assert (train(table, np.arange(100)) < before).all()
 path = tf.train.Checkpoint(tables=tables).save(sys.argv[1] + "/save")
@@ -290,7 +288,7 @@ def test_a_disk_tier_says_that_it_has_no_addresses(tmp_path):
         capture_output=True,
         text=True,
     )
-    # Then each error says which table, what it wants, what is left and what to set
+    # Then each error names the table, the bytes that RocksDB wants and that are left, and a remedy
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
     for name, error in zip(("users", "items"), done.stdout.strip().splitlines(), strict=True):
         assert f"table '{name}': its disk tier wants 671088640 bytes" in error
