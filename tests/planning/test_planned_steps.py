@@ -118,12 +118,12 @@ def test_planned_steps_of_tables_in_two_memories(rows, rule):
 @pytest.mark.parametrize("tiers", [["hbm"], ["hbm", "dram"], ["dram"]], ids="+".join)
 def test_rows_below_gpu_memory_alone_cross_the_bus(tiers):
     # Given two tables whose budget leaves no place to many of the sample's keys
-    options = {"tiers": tiers, "max_keys": 50, "budget_of": "rank"}
+    options = {"tiers": tiers, "max_keys": 1000, "budget_of": "rank"}
     features = [feature(name, 16, **options) for name in ("users", "items")]
     random = np.random.default_rng(SEED)
-    batches = [{f.name: random.integers(0, 10**6, [100, 1]) for f in features} for _ in range(4)]
+    batches = [{f.name: random.integers(0, 5000, [2000, 1]) for f in features} for _ in range(4)]
 
     # When they are planned with less GPU memory than they want, Then rows in host memory cross
     found = ge.plan(features, batches=batches, hbm=8000)
-    assert found.tables["users"].keys == 50
+    assert found.tables["users"].keys == 1000
     assert (found.step.host_memory > 0) == (tiers == ["hbm", "dram"])
