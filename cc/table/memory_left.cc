@@ -25,7 +25,7 @@ constexpr GroupFiles kFirst = {"memory", "/sys/fs/cgroup/memory", "memory.limit_
                                "memory.usage_in_bytes", "total_"};
 constexpr GroupFiles kSecond = {"", "/sys/fs/cgroup", "memory.max", "memory.current", ""};
 
-// Pages that tables leave for all else that the process does.
+// What tables leave for all else that the process does.
 constexpr int64_t kForOthers = int64_t{64} << 20;
 
 // The number that a file begins with; -1: there is none, as where it says "max".
@@ -35,12 +35,19 @@ int64_t NumberIn(const std::string& path) {
   return file >> number ? number : -1;
 }
 
-int64_t AddressesLeft() {
+// Of the process; -1: any number.
+int64_t MostAddresses() {
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+int64_t AddressesLeft() {
+  const int64_t most = MostAddresses();
+  if (most < 0) return -1;
   static const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t used = std::max<int64_t>(0, NumberIn("/proc/self/statm")) * page;
-  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - used);
+  return std::max<int64_t>(0, most - used);
 }
 
 // The bytes of cached pages of files, which count as used: the kernel reclaims them before it ends
@@ -87,12 +94,11 @@ int64_t LeftOfGroups(const std::string& root, const GroupFiles& files) {
 
 std::string MemoryLeft::InWords() const {
   return std::to_string(bytes) + " bytes are left " +
-         (limit.empty() ? "of the host's memory" : limit) +
-         (is_of_pages ? ", of which tables leave " + std::to_string(kForOthers) + " to others"
-                      : "");
+         (limit.empty() ? "of the host's memory" : limit) + ", of which tables leave " +
+         std::to_string(kForOthers) + " to others";
 }
 
-bool AddressesAreLimited() { return AddressesLeft() >= 0; }
+bool AddressesAreLimited() { return MostAddresses() >= 0; }
 
 // What the kernel can give without ending a process: free pages, those of files, and swap.
 MemoryLeft FindHostMemoryLeft(const std::string& root) {
@@ -105,7 +111,7 @@ MemoryLeft FindHostMemoryLeft(const std::string& root) {
       ++num_found;
     }
   }
-  return {num_found > 0 ? kilobytes << 10 : PhysicalBytes(), "", /*is_of_pages=*/true};
+  return {num_found > 0 ? kilobytes << 10 : PhysicalBytes(), ""};
 }
 
 MemoryLeft FindMemoryLeft(const std::string& root) {
@@ -117,14 +123,13 @@ MemoryLeft FindMemoryLeft(const std::string& root) {
   for (const GroupFiles& files : {kFirst, kSecond}) {
     const int64_t group = LeftOfGroups(root, files);
     if (group < 0 || group >= left.bytes) continue;
-    left = {group, std::string("of the limit of the control group (raise its ") + files.most + ")",
-            /*is_of_pages=*/true};
+    left = {group, std::string("of the limit of the control group (raise its ") + files.most + ")"};
   }
   return left;
 }
 
 bool HasMemoryFor(int64_t bytes, const MemoryLeft& left) {
-  return bytes <= left.bytes - (left.is_of_pages ? kForOthers : 0);
+  return bytes <= left.bytes - kForOthers;
 }
 
 }  // namespace group_embedding

@@ -9,9 +9,6 @@ namespace group_embedding {
 struct MemoryLeft {
   int64_t bytes;
   std::string limit;  // what sets it, and how to raise it, in words; empty: the host's memory
-  // Pages count once they are written to, and the kernel ends a process that writes to more of
-  // them, where it refuses more addresses.
-  bool is_of_pages = false;
 
   // "100 bytes are left of the host's memory, of which tables leave 67108864 to others".
   std::string InWords() const;
@@ -27,8 +24,8 @@ MemoryLeft FindHostMemoryLeft(const std::string& root = "");
 // of these. The paths of the kernel's files begin with `root`.
 MemoryLeft FindMemoryLeft(const std::string& root = "");
 
-// Whether a table may write to so many bytes of new pages. Where the kernel would end the process,
-// some stay for all else that it does.
+// Whether a table may take so many bytes more. Some stay for all else that the process does: where
+// there are none, the kernel ends it, or libraries that cannot do without more do so.
 bool HasMemoryFor(int64_t bytes, const MemoryLeft& left = FindMemoryLeft());
 
 }  // namespace group_embedding

@@ -16,7 +16,6 @@ TouchAhead& TouchAhead::Shared() {
 bool TouchAhead::StartThread() {
   if (is_tried_) return is_running_;
   is_tried_ = true;
-  if (AddressesAreLimited()) return false;
   try {
     std::thread([this] { Run(); }).detach();
     is_running_ = true;
@@ -28,7 +27,7 @@ bool TouchAhead::StartThread() {
 void TouchAhead::Ask(GrowingMemory* memory) {
   if (!home_.IsHere()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!StartThread()) return;
+  if (AddressesAreLimited() || !StartThread()) return;
   if (std::find(waiting_.begin(), waiting_.end(), memory) != waiting_.end()) return;
   waiting_.push_back(memory);
   asked_.notify_one();
@@ -48,7 +47,9 @@ void TouchAhead::Run() {
     asked_.wait(lock, [this] { return !waiting_.empty(); });
     current_ = waiting_.front();
     lock.unlock();
-    const bool is_last = !current_->TouchNextPage();
+    // A limit may have been set meanwhile: where no addresses are left, the first exception of a
+    // thread ends the process, as there is no memory to throw it.
+    const bool is_last = AddressesAreLimited() || !current_->TouchNextPage();
     lock.lock();
     // Who has asked meanwhile is behind the first place.
     GrowingMemory* const memory = current_;

@@ -109,12 +109,10 @@ TEST(TheLeastOfAllGroupsOfTheFirstKindIsLeft) {
 
   // Then that is what the upper one leaves
   CHECK_EQ(left.bytes, 2500000);
-  CHECK_EQ(left.is_of_pages, true);
-  // And 64 MB of what a group leaves are not for tables
+  // And 64 MB of it are not for tables
   CHECK_EQ(HasMemoryFor(1, left), false);
-  CHECK_EQ(HasMemoryFor(kMegabyte, {65 * kMegabyte, "", /*is_of_pages=*/true}), true);
-  CHECK_EQ(HasMemoryFor(kMegabyte + 1, {65 * kMegabyte, "", /*is_of_pages=*/true}), false);
-  CHECK_EQ(HasMemoryFor(65 * kMegabyte, {65 * kMegabyte, ""}), true);
+  CHECK_EQ(HasMemoryFor(kMegabyte, {65 * kMegabyte, ""}), true);
+  CHECK_EQ(HasMemoryFor(kMegabyte + 1, {65 * kMegabyte, ""}), false);
   CHECK_TRUE(left.limit.find("memory.limit_in_bytes") != std::string::npos);
 }
 
